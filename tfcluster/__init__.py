@@ -186,8 +186,8 @@ def sessions(
         A context manager, which closes the sessions. Its `devices` are full names; `run(device, feed)` returns the
         outputs as NumPy arrays, and raises `DeviceLostError` if the task is lost, and `StepTimeoutError` if it takes
         longer than 120 s; `map(step, shards)` calls `step(device, first, count)` for all shards, as `map_reduce` does,
-        and yields results with `device`, `first`, `count` and `value` as they are done, in any order. Take them before
-        the sessions are closed.
+        and yields results with `device`, `first`, `count` and `value` as they are done, in any order. Iterate over it
+        inside the `with` block.
 
     Raises:
         tfcluster.errors.ClusterError: This process is not part of a run.

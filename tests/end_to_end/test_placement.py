@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ def test_placement_is_streamed_before_the_result_once_each_and_only_of_the_run(d
     assert len({event["op"] for event in placements}) == len(placements)
     found = devices(placements)
     assert (found["y1"], found["y2"]) == (worker(0), worker(1))
+    assert found.keys() == {"Const", "Const_1", "Const_2", "x", "y1/step", "y1", "y2/step", "y2", "y"}, "no transfers"
     result = output[-1]["result"]["operations"]
     assert {name: found[name].replace("/replica:0", "") for name in result} == {
         name: told["device"] for name, told in result.items()
@@ -72,11 +74,14 @@ def test_every_program_reports_its_placements(demo: Sandbox) -> None:
         ("mean", "--random", "1000"),
         ("linear", "--steps", "300"),
         ("expfit", "--mode", "data-parallel", "--steps", "20"),
+        ("expfit", "--mode", "model-parallel", "--steps", "20"),
     ):
         output = demo.json_lines("run", *program, "--log-placement")
         result = output[-1]
         placed = {event["device"].replace("/replica:0", "") for event in events(output, "placement")}
         assert set(result["devices"]) <= placed, program
+        names = {event["op"] for event in events(output, "placement")}
+        assert [name for name in names if re.search(r"_[SG]\d+$|/_\d+$|-[0-9a-f]{4}/", name)] == [], program
         graphs = events(output, "graph")
         named = {name for event in graphs for name, _, _ in event["operations"]}
         assert len(named & {event["op"] for event in events(output, "placement")}) > 3, program

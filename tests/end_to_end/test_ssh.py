@@ -160,7 +160,7 @@ def test_programs_give_the_same_answers_as_on_one_machine(
             assert values == pytest.approx({name: local[name] for name in names}, rel=1e-6), line
 
 
-def test_placements_come_from_the_servers_of_all_hosts(wide: Over) -> None:
+def test_placements_on_all_hosts_are_reported(wide: Over) -> None:
     devices = ("--device", "y1=/job:worker/task:1", "--device", "y2=/job:worker/task:2")
     events = wide.json_lines("run", "graph", *devices, "--log-placement")
     placed = {event["device"].split("/device")[0] for event in events if event["event"] == "placement"}

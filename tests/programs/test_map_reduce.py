@@ -350,7 +350,7 @@ def test_results_that_are_taken_when_the_sessions_are_closed_are_an_error(local_
     local_run(2)
     with tfcluster.sessions(lambda: ({}, tf.constant(1))) as pool:
         parts = pool.map(lambda used, first, count: pool.run(used, {}), 50)
-    with pytest.raises(ClusterError, match="are closed\nhint: Take the results of `map` inside the `with` block"):
+    with pytest.raises(ClusterError, match="are closed\nhint: Iterate over `map` inside the `with` block"):
         next(parts)
 
 

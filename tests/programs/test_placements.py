@@ -1,7 +1,9 @@
-"""What a run reports about a step on two devices: the program's operations, and nothing that TensorFlow adds."""
+"""What a run reports about its steps on a server with several devices: what the program has, and nothing else."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +13,7 @@ import tensorflow as tf
 from tfcluster.errors import ClusterError
 from tfcluster.programs.context import Context, set_current_run
 from tfcluster.programs.placements import run_placed
-from tfcluster.programs.sessions import run_graph, session_config
+from tfcluster.programs.sessions import open_session, run_graph
 
 Event = dict[str, Any]
 
@@ -22,69 +24,72 @@ def events() -> list[Event]:
 
 
 @pytest.fixture
-def context(events: list[Event]) -> Context:
-    def emit(event: str, **fields: Any) -> None:
-        events.append({"event": event, **fields})
-
-    context = Context("pi-1", {"localhost": ["localhost:1"]}, (), emit, log_placement=True)
-    set_current_run(context)
+def context(local_run: Callable[[int], Context], events: list[Event]) -> Context:
+    context = local_run(2)
+    context.log_placement = True
+    context.emit = lambda event, **fields: events.append({"event": event, **fields})
     return context
 
 
-def device(number: int) -> str:
-    return f"/job:localhost/replica:0/task:0/device:CPU:{number}"
-
-
 class Built:
-    """A graph of two devices: `given` is fed, `total_S1` is added up on CPU:1, and a loop on CPU:1 begins with it."""
+    """A graph on two devices: `given` is fed, `total_S1` is added up, and a loop begins with it after a `last` step."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, *, moved: bool = False) -> None:
+        first, second = reversed(context.devices) if moved else context.devices
         with run_graph() as self.graph:
-            with tf.device("/device:CPU:0"):
-                self.given = tf.compat.v1.placeholder(tf.float32, [], name="given")
+            with tf.device(first):
+                self.given = tf.compat.v1.placeholder(tf.float32, [None, 2], name="given")
                 square = tf.square(self.given, name="square")
-            with tf.device("/device:CPU:1"):
-                self.total = tf.add(square, 1.0, name="total_S1")
+            with tf.device(second):
+                product = tf.nn.bias_add(tf.matmul(square, square, transpose_b=True), [1.0], name="product")
+                self.total = tf.reduce_sum(tf.nn.relu(product, name="relu"), name="total_S1")
+            with tf.device(first):
+                last = tf.negative(self.total, name="last")
+            with tf.device(second), tf.name_scope("/"):  # not in the scope of the run
+                self.outside = tf.add(last, 1.0, name="outside")
+            with tf.device(second), tf.control_dependencies([self.outside]):
                 (self.loop,) = tf.while_loop(lambda value: value < 100.0, lambda value: value * 2.0, [self.total])
-        config = session_config(as_written=False)
-        config.device_count["CPU"] = 2
-        self.session = tf.compat.v1.Session(graph=self.graph, config=config)
+        self.session = open_session(self.graph, context.devices)
 
     def step(self) -> tuple[Any, dict[str, str]]:
-        return run_placed(self.session.run, [self.total, self.loop], {self.given: 3.0})
+        fetched = {"values": [self.total, self.loop, self.outside], "name": f"{self.total.name}"}
+        return run_placed(self.graph, self.session.run, fetched, {self.given: [[1.0, 2.0]]})
+
+
+def placements(events: list[Event]) -> dict[str, tuple[str, str]]:
+    return {event["op"]: (event["type"], event["device"]) for event in events if event["event"] == "placement"}
 
 
 def test_each_operation_of_the_program_is_reported_once(context: Context, events: list[Event]) -> None:
     built = Built(context)
     values, placed = built.step()
-    assert values == [10.0, 160.0]
-    found = {event["op"]: (event["type"], event["device"]) for event in events if event["event"] == "placement"}
-    assert found["square"] == ("Square", device(0))
-    assert found["total_S1"] == ("AddV2", device(1)), "named like a transfer, but it is the program's"
+    assert values["values"] == [18.0, 144.0, -17.0]
+    found = placements(events)
+    first, second = context.devices
+    assert found["square"] == ("Square", first)
+    assert found["total_S1"] == ("Sum", second), "named like what TensorFlow adds, but it is the program's"
+    assert found["last"] == ("Neg", first)
+    assert any("Fused" in kind for kind, _ in found.values()), "operations that the server has fused"
     assert any(name.startswith("while/") and kind == "Mul" for name, (kind, _) in found.items()), "the loop's body"
-    added = {name for name, (kind, _) in found.items() if name.startswith(("_", "Func/", "pi-1/")) or kind[0] == "_"}
-    assert added == set()
+    added = re.compile(r"_.*|Func/.*|.*script-1.*|outside|.*_G\d+|.*/_\d+")
+    assert any(added.fullmatch(name.removeprefix("script-1/")) for name in placed), "the counts have them"
+    assert [name for name in found if added.fullmatch(name)] == []
+    assert {kind for kind, _ in found.values()} & {"_Send", "_Recv", "_HostSend", "_HostRecv"} == set()
     assert "given" not in found, "what is fed is not executed"
-    assert len(placed) > len(found), "the counts have transfers too"
     (graph,) = (event for event in events if event["event"] == "graph")
     assert [name for name, _, _ in graph["operations"]] == list(found)
     inputs = {name: sources for name, _, sources in graph["operations"]}
-    assert "square" in inputs["total_S1"], "through the transfer between the devices"
-    assert any("total_S1" in sources for name, sources in inputs.items() if name.startswith("while/"))
+    assert inputs["last"] == ["total_S1"], "through the transfer between the devices"
+    assert any("last" in sources for name, sources in inputs.items() if name.startswith("while/")), "through `outside`"
     reported = len(events)
     built.step()
     assert len(events) == reported
 
 
-def test_what_a_later_graph_places_elsewhere_is_reported_again(context: Context, events: list[Event]) -> None:
-    Built(context).step()
-    with run_graph() as graph, tf.device("/device:CPU:1"):
-        moved = tf.square(tf.random.uniform([]), name="square")
-    config = session_config(as_written=False)
-    config.device_count["CPU"] = 2
-    run_placed(tf.compat.v1.Session(graph=graph, config=config).run, moved)
-    devices = [event["device"] for event in events if event.get("op") == "square"]
-    assert devices == [device(0), device(1)]
+def test_what_another_graph_places_elsewhere_is_reported_again(context: Context, events: list[Event]) -> None:
+    for moved in (False, True):
+        Built(context, moved=moved).step()
+    assert [event["device"] for event in events if event.get("op") == "square"] == list(context.devices)
 
 
 def test_without_the_option_and_on_a_full_disk_the_step_is_as_usual(context: Context, events: list[Event]) -> None:
@@ -94,6 +99,6 @@ def test_without_the_option_and_on_a_full_disk_the_step_is_as_usual(context: Con
     for other in (replace(context, log_placement=False), replace(context, emit=refuse)):
         set_current_run(other)
         values, placed = Built(other).step()
-        assert values == [10.0, 160.0]
-        assert placed["pi-1/square"] == "/job:localhost/task:0/device:CPU:0"
+        assert values["values"] == [18.0, 144.0, -17.0]
+        assert placed["script-1/square"] == context.devices[0].replace("/replica:0", "")
     assert events == []

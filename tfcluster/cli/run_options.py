@@ -102,7 +102,9 @@ def submission_of(command: click.Command, values: dict[str, Any], *, detach: boo
 )
 @click.option("--gpus", type=click.IntRange(min=1), metavar="N", help="How many GPU devices to use.")
 @strict_option
-@click.option("--log-placement", is_flag=True, help="Show each operation with the device it is placed on.")
+@click.option(
+    "--log-placement", is_flag=True, help="Show the operations of the first step on each device, with their devices."
+)
 @click.option(
     "--placement-graph",
     type=OutputFilePath((".svg", ".dot")),

@@ -42,7 +42,7 @@ class Context:
         output_folder: The folder of those that are for the user, as $TFCLUSTER_OUTPUT; `tfcluster fetch` copies them.
         upload_path: Path of the file uploaded with the run, which exists until the run has ended; None without one.
         host: Name of the host that the program runs on, as in the spec; `localhost` is the machine of the command.
-        log_placement: Whether the program emits its graphs, and where their operations are placed.
+        log_placement: Whether the program emits the events `graph` and `placement`.
         device_stats: Work counters of each device, by its name without the replica; part of the result.
         notes: Notes for the user about how the run went; part of the result.
         started_at: When the run's driver began, in monotonic seconds.

@@ -151,7 +151,7 @@ class _Training:
             self._count(share.device, examples=len(batches) * (share.stop - share.start))
         if not count:
             return session.run(network.losses, feed)
-        losses, placed = run_placed(session.run, network.losses, feed)
+        losses, placed = run_placed(network.graph, session.run, network.losses, feed)
         for device, operations in Counter(placed.values()).items():
             self._count(device, ops=operations)
         return losses

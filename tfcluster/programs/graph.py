@@ -52,7 +52,7 @@ def compute(program: Expression, placed: Mapping[str, str], *, strict: bool) -> 
         missing = {name: device for name, device in devices.items() if not _exists(device, existing)}
         if strict and missing:
             raise _missing_devices_error(missing, existing)
-        found, ran_on = run_placed(session.run, tensors)
+        found, ran_on = run_placed(graph, session.run, tensors)
         values = [float(value) for value in found]
     _check_finite(program, values)
     for device, count in Counter(ran_on.values()).items():

@@ -640,7 +640,8 @@ class Worker:
 
         self._parameters.read()  # so that the variables have values
         try:
-            _, placed = run_placed(partial(call, self.session), self._results, {self._first: 0, self._count: 0})
+            run, feed = partial(call, self.session), {self._first: 0, self._count: 0}
+            _, placed = run_placed(self._first.graph, run, self._results, feed)
         except lost_errors() as error:
             self.lost = time.monotonic(), error
             return {}

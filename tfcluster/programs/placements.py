@@ -15,21 +15,22 @@ from tfcluster.core.run_events import PlacementEvent, to_record
 from tfcluster.errors import ClusterError
 from tfcluster.programs.context import Context, current_run
 
-# How TensorFlow names the operations that it adds where a graph is divided, other than transfers (`_Send`).
-_ADDED = re.compile(r".*_S\d+")
+# How TensorFlow names what it adds where it divides a graph, and where it replaces a loop or a condition.
+_ADDED = re.compile(r".*(_[SG]|/_)\d+")
+_SENDS, _RECEIVES = {"_Send", "_HostSend"}, {"_Recv", "_HostRecv"}
 _lock = threading.Lock()  # the steps of several devices end at the same time
 
 
-def run_placed(run: Callable[..., Any], fetches: Any, feed: Any = None) -> tuple[Any, dict[str, str]]:
+def run_placed(graph: tf.Graph, run: Callable[..., Any], fetches: Any, feed: Any = None) -> tuple[Any, dict[str, str]]:
     """Return what the `run` of a session fetches, and the device of each operation of the step, without the replica.
 
-    With `--log-placement` the operations are reported too.
+    `graph` is that of the session. With `--log-placement` the operations are reported too.
     """
     metadata = tf.compat.v1.RunMetadata()
     values = run(fetches, feed, tf.compat.v1.RunOptions(output_partition_graphs=True), metadata)
-    nodes = {node.name: node for graph in metadata.partition_graphs for node in graph.node if node.device}
+    nodes = {node.name: node for part in metadata.partition_graphs for node in part.node if node.device}
     if current_run().log_placement:
-        _report(current_run(), tf.nest.flatten(fetches)[0].graph, nodes)
+        _report(current_run(), graph, nodes)
     return values, {name: without_replica(node.device) for name, node in nodes.items()}
 
 
@@ -44,7 +45,9 @@ def _report(context: Context, graph: tf.Graph, nodes: Mapping[str, Any]) -> None
     kept = {
         name: node
         for name, node in nodes.items()
-        if name.startswith(scope) and node.op[0] != "_" and (name in written or not _ADDED.fullmatch(name))
+        if name.startswith(scope)
+        and node.op not in _SENDS | _RECEIVES
+        and (name in written or not _ADDED.fullmatch(name))
     }
     with _lock, contextlib.suppress(ClusterError):
         placements = {
@@ -70,9 +73,7 @@ class _Inputs:
     def __init__(self, nodes: Mapping[str, Any], kept: Mapping[str, Any]) -> None:
         self._nodes = nodes
         self._kept = kept
-        self._sends = {
-            node.attr["tensor_name"].s: name for name, node in nodes.items() if node.op in ("_Send", "_HostSend")
-        }
+        self._sends = {node.attr["tensor_name"].s: name for name, node in nodes.items() if node.op in _SENDS}
 
     def of(self, name: str) -> list[str]:
         """Return the names of those that an operation depends on."""
@@ -93,5 +94,5 @@ class _Inputs:
     def _direct(self, node: Any) -> Iterator[str]:
         for source in node.input:
             yield source.removeprefix("^").partition(":")[0]
-        if node.op in ("_Recv", "_HostRecv") and (sender := self._sends.get(node.attr["tensor_name"].s)):
+        if node.op in _RECEIVES and (sender := self._sends.get(node.attr["tensor_name"].s)):
             yield sender

@@ -96,7 +96,7 @@ class SessionPool:
             ClusterError: The sessions are closed.
         """
         if self._is_closed:
-            raise ClusterError("the sessions are closed", hint="Take the results of `map` inside the `with` block.")
+            raise ClusterError("the sessions are closed", hint="Iterate over `map` inside the `with` block.")
         return self._tasks[task_of(device)].run(device, feed)
 
     def map(
@@ -190,7 +190,7 @@ class _Task:
     def _step(self, session: Any, device: str, outputs: Any, feed: Mapping[Any, Any]) -> Any:
         if device not in self._uncounted:
             return session.run(outputs, feed)
-        values, placed = run_placed(session.run, outputs, feed)
+        values, placed = run_placed(session.graph, session.run, outputs, feed)
         self._uncounted.discard(device)
         current_run().stats_of(device)["ops"] = list(placed.values()).count(without_replica(device))
         return values

@@ -44,8 +44,7 @@ def append_event(path: Path, event: RunEvent | Message) -> None:
     OSError: the event could not be written, or only a part of it.
     """
     line = encode(event if isinstance(event, dict) else to_record(event))
-    # The file is opened for each event: a driver writes at most ten events per second, and the agent need not keep a
-    # descriptor open for every run.
+    # The file is opened for each event, as there are few: the agent need not keep a descriptor open for each run.
     fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         end = os.fstat(fd).st_size

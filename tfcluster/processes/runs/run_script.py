@@ -53,8 +53,8 @@ from tfcluster.reporting import MetricReporter, set_reporter, stop_reporting
 
 _Handler = Callable[[int, Any], Any] | int | None
 _NO_PLACEMENTS = (
-    "the script has run no step of tfcluster.map_reduce or tfcluster.sessions, so no placements are shown: those of a "
-    "session with log_device_placement=True are in the servers' logs, which `tfcluster logs --placement` shows"
+    "no placements are shown: only tfcluster.map_reduce and tfcluster.sessions report them; those of a session with "
+    "log_device_placement=True are in the servers' logs, which `tfcluster logs --placement` shows"
 )
 
 
