@@ -51,7 +51,8 @@ NUMBERS = {
     "time for a script to end": f"{settings.DRIVER_TERMINATE_SECONDS:g} s",
     "processes of a script": f"{settings.STACK_PROCESSES_MAX}",
     "`up` waits for tasks": f"{settings.READY_TIMEOUT_SECONDS:g} s",
-    "a task is probed": f"every {settings.HEALTH_INTERVAL_SECONDS:g} s",
+    "a task is probed": f"every {settings.HEALTH_INTERVAL_SECONDS:g} s; after a probe without an answer, every "
+    f"{settings.HEALTH_RETRY_SECONDS:g} s",
     "a task counts as unresponsive": f"after {settings.FAILED_PROBES_MAX} failed probes",
     "a command waits for a host": f"{settings.HOST_TIMEOUT_SECONDS:g} s",
     "a new ssh connection": f"after {settings.SSH_CONNECT_SECONDS} s",

@@ -162,7 +162,8 @@ UNRECORDED_EXIT_SECONDS = 2.0  # for an earlier agent and its helpers; a process
 PROCESS_EXIT_POLL_SECONDS = 0.02  # until processes that were killed are gone
 STDOUT_LINE_MAX_BYTES = 1 << 14  # the C library writes a longer line of a server in parts
 # Health of tasks.
-HEALTH_INTERVAL_SECONDS = 3.0  # 16 servers take 0.7 % of a core; with 2 s, an idle cluster took 1.1 %
+HEALTH_INTERVAL_SECONDS = 4.0  # between probes of servers that answer: the agent of 16 takes 0.5 % of a core
+HEALTH_RETRY_SECONDS = 3.0  # the same, while one does not answer: a busy machine can keep it from that for some seconds
 STATUS_INTERVAL_PER_TASK_SECONDS = 0.0005  # between statuses that are sent at changes; one takes 0.1 ms for each task
 TOPOLOGY_HOSTS = 3  # at most, that are asked for a topology that is later than that of the first host
 STATUS_REUSE_SECONDS = 0.1  # of a status without a change since, by concurrent requests
@@ -170,6 +171,7 @@ PROBE_TIMEOUT_SECONDS = 1.5  # shorter than the interval, so that a check has en
 PROBE_RETRY_SECONDS = 0.05  # of a task that is starting: a command may be waiting for it
 PROBE_RETRIES = 20
 PROBE_LATE_SECONDS = 1.0  # a failure that is reported later shows that the prober or the machine stalled, not the task
+PROBE_REPLY_SECONDS = 0.02  # that a reply waits for others, whose servers were asked at the same time
 PROBE_BROKEN_SECONDS = 10.0  # then the prober itself is broken: importing gRPC or a busy host takes less
 PROBE_THREADS_MAX = 256  # servers that may hang at the same time without delaying the probes of others
 PROBE_CHANNEL_SECONDS = 60.0  # without a request to a server, until its connection is closed; no request takes as long

@@ -22,6 +22,7 @@ from tfcluster.agent.state.journal import Journal, Record
 from tfcluster.agent.state.secret_store import SecretStore
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.tasks import supervisor as module
+from tfcluster.agent.tasks.health import ProbeOutcome, ProbeResult
 from tfcluster.agent.tasks.machine import TaskEvent
 from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.core.states import TaskState
@@ -269,6 +270,33 @@ async def test_the_next_agent_starts_a_task_only_with_its_secrets_wherever_they_
         assert task.last_exit is not None
         why = "secret TOKEN is lost (the journal does not store secrets): `tfcluster up SPEC` supplies it again"
         assert (task.last_exit.reason, task.last_exit.detail) == ("not started", why)
+
+
+async def test_tasks_are_probed_sooner_while_one_does_not_answer(
+    supervisor: TaskSupervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocesses.ChildProcess, "send", lambda child, message: None)
+    topology = topology_of([task_of("worker:0", "a"), task_of("worker:1", "a")])
+    supervisor.apply(topology, [task.name for task in topology.tasks], "up", "")
+    task, _ = supervisor.tasks.values()
+
+    async def paused() -> list[float]:
+        waits: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            waits.append(seconds)
+
+        with monkeypatch.context() as patch:
+            patch.setattr("tfcluster.agent.tasks.supervisor.asyncio.sleep", sleep)
+            await supervisor.pause()
+        return waits
+
+    assert sum(await paused()) == settings.HEALTH_INTERVAL_SECONDS
+    supervisor.on_probe(task, ProbeResult(ProbeOutcome.SILENT, reason="Connection refused"))
+    assert await paused() == [settings.HEALTH_RETRY_SECONDS]
+    supervisor.on_probe(task, ProbeResult(ProbeOutcome.PROBE_OK))
+    assert sum(await paused()) == settings.HEALTH_INTERVAL_SECONDS
+    await supervisor.stop(1.0)
 
 
 async def test_a_host_without_tasks_is_up_for_the_next_agent_too(folder: StateDir, supervisor: TaskSupervisor) -> None:

@@ -64,6 +64,17 @@ async def test_a_late_reply_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
         assert await prober.probe(address, 0.2) == ProbeResult(ProbeOutcome.UNKNOWN)
 
 
+async def test_a_server_that_hangs_delays_no_answer_of_another() -> None:
+    """Answers that come together are sent together."""
+    with probing() as prober, socket.create_server(("127.0.0.1", 0)) as mute:
+        hanging = asyncio.create_task(prober.probe(f"127.0.0.1:{mute.getsockname()[1]}", 60.0))
+        await asyncio.sleep(0)  # until it is asked
+        for _ in range(2):
+            assert (await prober.probe("127.0.0.1:1", 30.0)).refused
+        assert not hanging.done()
+        hanging.cancel()
+
+
 async def test_the_system_looks_up_the_name_of_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """The C library knows more names than the resolver that gRPC brings: `127.1` stands for those of its modules."""
     monkeypatch.setenv("GRPC_DNS_RESOLVER", "ares")  # whatever the user prefers elsewhere

@@ -180,7 +180,7 @@ def test_up_names_the_task_that_does_not_start_and_why(sandbox: Sandbox) -> None
 def test_up_that_times_out_names_the_tasks_that_are_not_ready(sandbox: Sandbox) -> None:
     text = "name: slow\njobs:\n  worker: {tasks: 1, max: 8}\n"
     # The agent must not replace the prober that is stopped below, however slow the machine is.
-    lasting = {"PROBE_BROKEN_SECONDS": 3600.0, "HEALTH_INTERVAL_SECONDS": 3600.0}
+    lasting = {"PROBE_BROKEN_SECONDS": 3600.0, "HEALTH_INTERVAL_SECONDS": 3600.0, "HEALTH_RETRY_SECONDS": 3600.0}
     sandbox("up", sandbox.spec(text), env=sandbox.with_settings(lasting))
     (prober,) = [pid for pid, title in sandbox.processes().items() if title.endswith(" prober")]
     os.kill(prober, signal.SIGSTOP)  # the servers are not probed, however fast they are

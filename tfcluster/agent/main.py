@@ -110,9 +110,7 @@ class Agent:
             _logger.warning("a deleted lock file would not be noticed: %s", error.strerror)
         changed = self._context.supervisor.changed
 
-        def pause() -> Awaitable[None]:
-            return asyncio.sleep(settings.HEALTH_INTERVAL_SECONDS)
-
+        pause = self._context.supervisor.pause
         await asyncio.gather(
             _run_forever(self.dispatcher.shutdown.expire_lease, pause),
             _run_forever(self._write_postponed_journal, pause),

@@ -154,7 +154,7 @@ class TaskSupervisor:
         """
         record = drop_unreleased(record, self._folder.journal.unreleased)
         task.started, task.last_exit, task.generation = record.started, record.last_exit, record.generation
-        probes = int(max(0.0, time.time() - record.started) / settings.HEALTH_INTERVAL_SECONDS)
+        probes = int(max(0.0, time.time() - record.started) / settings.HEALTH_RETRY_SECONDS)
         task.machine, event = restore(task.machine, record, time.monotonic(), probes)
         if record.process is not None:
             task.process = record.process
@@ -449,6 +449,14 @@ class TaskSupervisor:
             task.sample_usage()
             if task.machine.state in HAS_PROCESS and not task.being_checked:
                 self._background.start(self.check, task)
+
+    async def pause(self) -> None:
+        """Wait until the next check of all tasks."""
+        interval = settings.HEALTH_INTERVAL_SECONDS
+        retry = min(settings.HEALTH_RETRY_SECONDS, interval)
+        await asyncio.sleep(retry)
+        if not any(task.machine.failed_probes for task in self.tasks.values()):
+            await asyncio.sleep(interval - retry)
 
     async def check(self, task: TaskRuntime, *, tolerate_timeout: bool = False) -> None:
         """Probe a task and dispatch the outcome to its state machine.
