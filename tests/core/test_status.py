@@ -87,6 +87,7 @@ def test_the_json_is_the_contract_and_survives() -> None:
         "runs": [{"run": "pi-3f9a", "program": "pi", "state": "cancelled", "seconds": 0.4, **no_script}],
         "network": "closed",
         "job": None,
+        "started": None,
     }
     assert decode(ClusterStatus, as_json) == STATUS
 

@@ -241,4 +241,5 @@ class AgentContext:
             runs=self.runs.statuses(),
             network=topology.network,
             job=self.job_end.status(),
+            started=self.supervisor.up_since,
         )

@@ -87,7 +87,8 @@ class Agent:
                 with contextlib.suppress(OSError):  # the port is taken: reported when the task starts
                     context.ports.reserve(task.port or 0)
             context.forwarder.adopt()
-        context.runs.adopt(last_up(context.state_dir.events) or 0.0)
+        context.supervisor.up_since = last_up(context.state_dir.events)
+        context.runs.adopt(context.supervisor.up_since or 0.0)
         if record is None:
             await context.runs.cancel_all()  # these are runs of a cluster that is down
         else:

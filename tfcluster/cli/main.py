@@ -30,6 +30,7 @@ _GROUPS = {
         "down": "Stop a cluster.",
     },
     "Cluster": {
+        "ls": "List your clusters.",
         "restart": "Restart tasks.",
         "scale": "Change the number of tasks of a cluster's jobs.",
     },
@@ -76,6 +77,7 @@ _LOCATIONS = {
     "env": "exec:env_command",
     "events": "logs:events_command",
     "fetch": "runs:fetch_command",
+    "ls": "status:ls_command",
     "init": "spec:init_command",
     "manifests": "spec:manifests_command",
     "metrics": "status:metrics_command",
@@ -96,7 +98,8 @@ _EXEC = "`tfcluster exec -- COMMAND` runs a command with the cluster's environme
 _FETCH = "`tfcluster fetch RUN` copies here what a run has written to $TFCLUSTER_OUTPUT."
 _RERUN = "`tfcluster rerun RUN` runs a run again."
 _STATUS = (
-    "`tfcluster status` shows the tasks of a cluster, `tfcluster top` watches it, `tfcluster runs` lists its runs."
+    "`tfcluster ls` lists your clusters, `tfcluster status` shows the tasks of one, `tfcluster top` watches it, "
+    "`tfcluster runs` lists its runs."
 )
 _HABITS = {
     **dict.fromkeys(["start", "create", "apply", "deploy"], _UP),
@@ -105,7 +108,7 @@ _HABITS = {
     **dict.fromkeys(["sh", "shell", "ssh"], _EXEC),
     **dict.fromkeys(["cp", "copy", "download", "pull", "scp"], _FETCH),
     **dict.fromkeys(["retry", "repeat", "resubmit"], _RERUN),
-    **dict.fromkeys(["stats", "list", "ls", "get", "show", "inspect", "describe", "info", "jobs"], _STATUS),
+    **dict.fromkeys(["stats", "list", "get", "show", "inspect", "describe", "info", "jobs"], _STATUS),
     "history": "`tfcluster runs` lists the runs of a cluster, `tfcluster events` what happened to its tasks.",
     "config": "`tfcluster validate` checks a spec, `tfcluster up --dry-run` shows what it would start.",
     "help": "`tfcluster --help` lists the commands, `tfcluster COMMAND --help` the options of one.",

@@ -13,6 +13,7 @@ from tfcluster.errors import ExitCode
 
 if TYPE_CHECKING:
     from tfcluster.client.cluster import Cluster
+    from tfcluster.client.listing import ClusterSummary
 
 
 @click.command("status", epilog="Example: tfcluster status -o json | jq .state")
@@ -29,12 +30,20 @@ def command(cluster: str | None, timeout: float | None, output: str) -> int:
     and `ends_in_s`, the seconds until its end, or null if its time is not limited. While the job is in the queue, the
     cluster's state is `pending`, and it has no tasks.
 
+    If several clusters are up, and neither -c nor a cluster.yaml in this folder says which one is meant, this lists
+    them as `tfcluster ls` does.
+
     Exits with 0 if every task is ready, 4 if one is not or the job is pending, 5 if a host is unreachable, 3 if the
     cluster is not running or its job has ended.
     """
+    from tfcluster.client.resolve import is_ambiguous
     from tfcluster.client.rpc.parallel import unreachable, warn
     from tfcluster.core.states import ClusterState
 
+    if is_ambiguous(cluster):
+        from tfcluster.client.listing import exit_code
+
+        return int(exit_code(_list_clusters(timeout, output)))
     target = resolve_target(cluster)
     if target.job is not None and not target.job.nodes:
         return _show_pending(target, output)
@@ -55,6 +64,35 @@ def command(cluster: str | None, timeout: float | None, output: str) -> int:
     if snapshot.errors:
         raise unreachable(target, snapshot.errors)
     return int(ExitCode.DONE if snapshot.status.state is ClusterState.RUNNING else ExitCode.UNHEALTHY)
+
+
+@click.command("ls", epilog="Example: tfcluster ls -o json | jq -r '.[].cluster'")
+@host_timeout_option
+@output_option
+def ls_command(timeout: float | None, output: str) -> None:
+    """List all your clusters that are up: their states, tasks and hosts, and since when.
+
+    These are the clusters that were started from this machine, or run on it. One whose hosts cannot be reached is
+    `unreachable`, which is no error.
+    """
+    _list_clusters(timeout, output)
+
+
+def _list_clusters(timeout: float | None, output: str) -> list[ClusterSummary]:
+    from tfcluster.client.listing import list_clusters
+
+    clusters = list_clusters(timeout)
+    if output == "json":
+        from tfcluster.protocol.serialization import to_json
+
+        echo_json([to_json(each) for each in clusters])
+    elif clusters:
+        from tfcluster.ui.listings import show_clusters
+
+        show_clusters(clusters)
+    else:
+        echo("no cluster is up: `tfcluster up SPEC` starts one", err=True)
+    return clusters
 
 
 def _show_pending(cluster: Cluster, output: str) -> int:

@@ -44,16 +44,28 @@ def resolve_cluster(named: str | None) -> Cluster:
         return find_cluster(validate_name(named))
     if DEFAULT_SPEC.exists():
         return _cluster_of_this_folder()
-    running = running_clusters() or sorted({*clusters_of_processes()})  # their journals may be lost
+    running = names_of_clusters()
     if len(running) == 1:
         return find_cluster(running[0])
     if running:
-        raise usage_error("several clusters are running: " + ", ".join(running), "Choose one with -c NAME.")
+        raise usage_error(
+            "several clusters are running: " + ", ".join(running), "Choose one with -c NAME; `tfcluster ls` shows them."
+        )
     raise ClusterError(
         "no cluster is running, and there is no cluster.yaml here",
         hint="Start one with `tfcluster up SPEC`; `tfcluster init` writes a commented cluster.yaml.",
         exit_code=ExitCode.NOT_RUNNING,
     )
+
+
+def names_of_clusters() -> list[str]:
+    """Return the sorted names of the clusters that run on this machine or were started from it."""
+    return running_clusters() or sorted({*clusters_of_processes()})  # their journals may be lost
+
+
+def is_ambiguous(named: str | None) -> bool:
+    """Return whether several clusters are up and nothing says which one is meant; see `resolve_cluster`."""
+    return not named and not DEFAULT_SPEC.exists() and len(names_of_clusters()) > 1
 
 
 def clusters_of_processes() -> Iterator[str]:

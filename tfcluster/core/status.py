@@ -113,6 +113,7 @@ class ClusterStatus:
     runs: tuple[RunStatus, ...]
     network: str = "closed"
     job: JobStatus | None = None
+    started: float | None = None  # the Unix time of the `up` that started it, in seconds; None if it is not known
 
 
 #: Why a host has no status: it is unreachable, or the cluster is not running there.
@@ -149,6 +150,7 @@ def aggregate_status(
         runs=tuple(run for status in statuses for run in status.runs),
         network=topology.network,
         job=next((status.job for status in statuses if status.job is not None), None),
+        started=min((status.started for status in statuses if status.started is not None), default=None),
     )
 
 

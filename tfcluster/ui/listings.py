@@ -1,4 +1,4 @@
-"""The tables of `status`, `devices`, `runs` and `doctor`, and the stacks and threads of `stack`."""
+"""The tables of `status`, `ls`, `devices`, `runs` and `doctor`, and the stacks and threads of `stack`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import PurePath
 from typing import Any
 
 from tfcluster import settings
+from tfcluster.client.listing import ClusterSummary
 from tfcluster.client.preflight.checks import CheckResult
 from tfcluster.core.devices import Device
 from tfcluster.core.programs import SCRIPT
@@ -94,6 +95,29 @@ def _unexpected_exits(tasks: Sequence[TaskStatus]) -> Iterator[tuple[list[str], 
         yield short_names, text
 
 
+def show_clusters(clusters: Sequence[ClusterSummary]) -> None:
+    """Print a table with a row for each cluster, and why those that are not up are not."""
+    rows = [
+        (
+            each.cluster,
+            each.state,
+            f"{each.ready} of {each.tasks} ready" if each.tasks else "-",
+            summarize_list(each.hosts) or "-",
+            _format_time(each.started),
+            each.spec or "-",
+        )
+        for each in clusters
+    ]
+    console().print(make_table(("CLUSTER", "STATE", "TASKS", "HOSTS", "SINCE", "SPEC"), rows), soft_wrap=True)
+    if problems := [each.error for each in clusters if each.error is not None]:
+        console().print("\n" + "\n".join(problems), soft_wrap=True)
+
+
+def _format_time(seconds: float | None) -> str:
+    """Format a Unix time, as local time."""
+    return "-" if seconds is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
 def show_devices(devices: Sequence[Device], hosts: Sequence[str] = ()) -> None:
     """Print a table with a row for each device; without hosts, all devices are on this machine."""
     columns = ["DEVICE", "TYPE", "MEMORY", "DESCRIPTION"]
@@ -118,7 +142,7 @@ def show_runs(runs: Sequence[Mapping[str, Any]]) -> None:
             run["run"],
             run["script"] or run["program"],
             run["state"],
-            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run["started"])),
+            _format_time(run["started"]),
             format_duration(run["seconds"]),
             format_inputs(run["program"], run["parameters"]),
             format_outcome(run),
@@ -149,7 +173,7 @@ def show_run(run: Mapping[str, Any]) -> None:
     lines = {
         "run": run["run"],
         "state": run["state"],
-        "started": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(run["started"])),
+        "started": _format_time(run["started"]),
         "time": format_duration(run["seconds"]),
         "inputs": format_inputs(run["program"], parameters),
         "script": parameters.get("path") if run["program"] == "script" else None,

@@ -71,6 +71,7 @@ class TaskSupervisor:
         self.topology: ClusterTopology | None = None  # the topology of the whole cluster; None until there is one
         # The topology that will replace `topology` once some tasks have stopped; None if no change is in progress.
         self.next: ClusterTopology | None = None
+        self.up_since: float | None = None  # the Unix time when `apply` started the cluster; None if it is not known
         self.tasks: dict[str, TaskRuntime] = {}  # the cluster's tasks on this host, by name
         self.changed = ChangeNotifier()  # notified whenever a task's state changes
         self.history = EventLog(folder.events)
@@ -121,6 +122,8 @@ class TaskSupervisor:
                 task.restore(earlier)
             raise
         self.history.record(event, detail=detail)
+        if event == "up":
+            self.up_since = time.time()
         self._publish(transitions)
 
     async def adopt(self, record: Record) -> None:
