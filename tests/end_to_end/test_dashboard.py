@@ -177,9 +177,9 @@ def test_requests_that_make_no_sense(served: Served) -> None:
     assert served.request("/api/logs?since=yesterday")[0] == 400
     assert served.request("/api/logs?until=nan")[0] == 400
     status, text, _ = served.request("/api/logs?grep=(")
-    assert (status, json.loads(text)["message"].partition(":")[0]) == (502, "'(' is not a regular expression")
+    assert (status, json.loads(text)["message"].partition(":")[0]) == (400, "'(' is not a regular expression")
     status, text, _ = served.request("/api/cancel", "POST", b'{"run": "no-such-run"}')
-    assert (status, json.loads(text)["message"]) == (502, "no run 'no-such-run'")
+    assert (status, json.loads(text)["message"]) == (400, "no run 'no-such-run'")
 
 
 def test_the_page_gets_the_time_at_which_each_line_of_a_run_was_written(demo: Sandbox, served: Served) -> None:
@@ -209,7 +209,8 @@ def test_the_page_gets_entries_from_a_level_on_and_how_many_are_hidden(demo: San
 
 
 def test_nothing_is_kept_of_a_run_that_does_not_exist(served: Served) -> None:
-    assert served.request("/api/runs/no-such-run")[0] == 502
+    status, text, _ = served.request("/api/runs/no-such-run")
+    assert (status, json.loads(text)["message"]) == (404, "no run 'no-such-run'")
     connection = http.client.HTTPConnection(urlsplit(served.base).netloc, timeout=60)
     with contextlib.closing(connection):
         connection.request("GET", "/api/state", headers={"Authorization": f"Bearer {served.token}"})

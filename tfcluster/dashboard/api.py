@@ -20,7 +20,7 @@ from tfcluster.core.log_levels import LogLevel, entry_level
 from tfcluster.core.text import compile_patterns
 from tfcluster.dashboard.feed import Cursor, Feed, Message, add_inputs
 from tfcluster.dashboard.graph import placed_graph
-from tfcluster.errors import ClusterError
+from tfcluster.errors import ClusterError, ExitCode
 
 #: Lists of messages, each with its kind; an empty one keeps the connection alive.
 Stream = Generator[list[Message], None, None]
@@ -74,7 +74,12 @@ class Api:
             self._feed.count_pages(-1)
 
     def _show_run(self, run: str, *, has_graph: bool) -> dict[str, Any]:
-        record = find_record(self._cluster, run)  # first: nothing is kept of a run that does not exist
+        try:
+            record = find_record(self._cluster, run)  # first: nothing is kept of a run that does not exist
+        except ClusterError as error:
+            if error.exit_code is ExitCode.USAGE:
+                raise RequestError(HTTPStatus.NOT_FOUND, error.message) from None
+            raise
         history = self._feed.follow_run(record["run"])
         if has_graph:
             return {"dot": placed_graph(history)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tfcluster.client.live.run_history import RunHistory
 from tfcluster.core.run_events import PlacementEvent
-from tfcluster.errors import ClusterError
+from tfcluster.errors import usage_error
 
 
 def placed_graph(history: RunHistory) -> str:
@@ -18,5 +18,5 @@ def placed_graph(history: RunHistory) -> str:
     placements = [PlacementEvent(*placement) for placement in list(history.placements)]
     diagram = build_diagram(nodes, placements)
     if not diagram.boxes:
-        raise ClusterError(f"{history.run} has not reported any placements")
+        raise usage_error(f"{history.run} has reported no placements", "`run --log-placement` reports them.")
     return render_dot(diagram, history.run)

@@ -31,7 +31,7 @@ from tfcluster.client.cluster import Cluster
 from tfcluster.client.runs.runs import find_record
 from tfcluster.dashboard.api import Api, RequestError, Stream
 from tfcluster.dashboard.feed import Feed
-from tfcluster.errors import ClusterError, usage_error
+from tfcluster.errors import ClusterError, ExitCode, usage_error
 from tfcluster.version import __version__
 
 _LOOPBACK = "127.0.0.1"
@@ -183,7 +183,8 @@ class _Handler(BaseHTTPRequestHandler):
         except RequestError as error:
             self._send_json(error.status, {"message": str(error)})
         except ClusterError as error:
-            self._send_json(HTTPStatus.BAD_GATEWAY, error.to_json())
+            is_refused = error.exit_code is ExitCode.USAGE
+            self._send_json(HTTPStatus.BAD_REQUEST if is_refused else HTTPStatus.BAD_GATEWAY, error.to_json())
 
     def _answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Any:
         """Return the answer to a request; see `Api.answer`."""
