@@ -13,7 +13,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -263,24 +263,44 @@ def test_a_host_that_answers_for_another_one_is_refused(tmp_path: Path) -> None:
         assert f"connection to port {b.task_port} of b, 127.0.0.1: it has the certificate of 'c'" in a.log
 
 
-def test_silent_connections_do_not_keep_hosts_from_connecting(tmp_path: Path) -> None:
-    with forwarding_hosts(tmp_path, "a", "b") as made, contextlib.ExitStack() as stack:
-        made["b"].environment["TEST_SETTINGS"] = json.dumps({"LINK_CONNECT_SECONDS": 3.0})
+@dataclass
+class Silence:
+    """Two hosts, and connections to `b` that say nothing; `before` is the descriptors that it had without them."""
+
+    hosts: dict[str, ForwardingHost]
+    before: int
+    connections: list[socket.socket]
+
+
+@contextmanager
+def silent_connections(folder: Path, seconds: float) -> Iterator[Silence]:
+    """Make connections that may be silent for a number of seconds."""
+    with forwarding_hosts(folder, "a", "b") as made, contextlib.ExitStack() as stack:
+        made["b"].environment["TEST_SETTINGS"] = json.dumps({"LINK_CONNECT_SECONDS": seconds})
         for host in made.values():
             host.start()
-        before = made["b"].descriptors()
-        silent = [stack.enter_context(socket.create_connection(("127.0.0.1", made["b"].port), 60)) for _ in range(200)]
-        # The oldest ones have been replaced by others from their address.
-        assert silent[0].recv(1) == b""
-        with connected(made) as (client, server):
+        before, address = made["b"].descriptors(), ("127.0.0.1", made["b"].port)
+        silent = [stack.enter_context(socket.create_connection(address, 60)) for _ in range(200)]
+        yield Silence(made, before, silent)
+
+
+def test_silent_connections_do_not_keep_hosts_from_connecting(tmp_path: Path) -> None:
+    with silent_connections(tmp_path, 3600.0) as silence:
+        assert silence.connections[0].recv(1) == b"", "another one from its address has replaced the oldest one"
+        host = silence.hosts["b"]
+        with connected(silence.hosts) as (client, server):
             client.sendall(b"in spite of them")
             assert server.recv(100) == b"in spite of them"
-            assert made["b"].threads() == 2
-            assert made["b"].descriptors() <= before + settings.FORWARD_ADMISSIONS_MAX // 8 + 2
-        for each in silent:
+            assert host.threads() == 2
+            assert host.descriptors() <= silence.before + settings.FORWARD_ADMISSIONS_MAX // 8 + 2
+
+
+def test_silent_connections_end(tmp_path: Path) -> None:
+    with silent_connections(tmp_path, 1.0) as silence:
+        for each in silence.connections:
             with contextlib.suppress(ConnectionError):
                 assert each.recv(1) == b""
-        wait_for(lambda: made["b"].descriptors() <= before)
+        wait_for(lambda: silence.hosts["b"].descriptors() <= silence.before)
 
 
 class Recorder:
