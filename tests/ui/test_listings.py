@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from tfcluster.ui import listings as module
-from tfcluster.ui.listings import format_inputs, format_outcome, show_runs
+from tfcluster.ui.listings import format_inputs, format_outcome, show_run, show_runs
 
 _BEGAN = time.mktime((2026, 1, 31, 14, 30, 0, 0, 0, -1))
 RUNS: list[dict[str, Any]] = [
@@ -67,6 +67,28 @@ def test_a_line_for_each_or_a_paragraph_where_the_table_does_not_fit(monkeypatch
         "  train.py --epochs 3",
         "  train.py ended with exit code 3",
     ]
+
+
+def test_the_record_of_a_run_says_how_it_ended_and_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lines(run: dict[str, Any]) -> list[str]:
+        target = Console(file=io.StringIO(), width=200, force_terminal=False)
+        monkeypatch.setattr(module, "console", lambda: target)
+        show_run({"origin": None, **run})
+        assert isinstance(target.file, io.StringIO)
+        return [" ".join(line.split()) for line in target.file.getvalue().splitlines()]
+
+    failed = lines({**RUNS[1], "ended": _BEGAN + 75.0, "result": {"exit_code": 3}})
+    assert failed[2:5] == ["started 2026-01-31 14:30:00", "ended 2026-01-31 14:31:15", "time 1m 15s"]
+    assert failed[-2:] == ["exit code 3", "log `tfcluster logs train-77ab`"]
+    waited = lines({**RUNS[0], "ended": _BEGAN + 5.0})
+    assert waited[2:5] == [
+        "started 2026-01-31 14:30:00",
+        "ended 2026-01-31 14:30:05",
+        "time 0.4s, after 4.6s in the queue and for its start",
+    ]
+    assert not any(line.startswith(("exit code", "log")) for line in waited)
+    running = lines({**RUNS[0], "state": "running", "ended": None})
+    assert running[3] == "time 0.4s"
 
 
 def test_inputs_and_outcomes_of_programs_scripts_and_errors() -> None:

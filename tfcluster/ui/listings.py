@@ -14,6 +14,7 @@ from tfcluster.client.listing import ClusterSummary
 from tfcluster.client.preflight.checks import CheckResult
 from tfcluster.core.devices import Device
 from tfcluster.core.programs import SCRIPT
+from tfcluster.core.runs import exit_code
 from tfcluster.core.stacks import ProcessStacks
 from tfcluster.core.status import NOT_STARTED, ClusterStatus, TaskStatus
 from tfcluster.core.text import pluralize, summarize_list
@@ -174,7 +175,8 @@ def show_run(run: Mapping[str, Any]) -> None:
         "run": run["run"],
         "state": run["state"],
         "started": _format_time(run["started"]),
-        "time": format_duration(run["seconds"]),
+        "ended": run["ended"] and _format_time(run["ended"]),
+        "time": _format_times(run),
         "inputs": format_inputs(run["program"], parameters),
         "script": parameters.get("path") if run["program"] == "script" else None,
         "folder": parameters.get("cwd") if run["program"] == "script" else None,
@@ -184,6 +186,8 @@ def show_run(run: Mapping[str, Any]) -> None:
         "devices": origin and " ".join(origin["devices"]),
         "tfcluster": origin and origin["version"],
         "result": format_outcome(run),
+        "exit code": run["state"] == "failed" and str(exit_code({**run, "event": "result"})),
+        "log": run["state"] == "failed" and f"`tfcluster logs {run['run']}`",
         "output": run["missing_output"]
         and f"{format_bytes(run['missing_output'])} of it are not stored (`logs:` in the spec)",
         "metrics": run["error"] and format_metrics((run["result"] or {}).get("metrics", {})),
@@ -192,6 +196,13 @@ def show_run(run: Mapping[str, Any]) -> None:
     for name, text in lines.items():
         if text:
             console().print(f"{name:<{width}}  {text}", soft_wrap=True)
+
+
+def _format_times(run: Mapping[str, Any]) -> str:
+    """Format the duration of a run; that of one that has succeeded does not count what passed before it began."""
+    duration = format_duration(run["seconds"])
+    waited = (run["ended"] or 0.0) - run["started"] - (run["seconds"] or 0.0)
+    return f"{duration}, after {format_duration(waited)} in the queue and for its start" if waited >= 1 else duration
 
 
 def format_metrics(metrics: Mapping[str, Any]) -> str:

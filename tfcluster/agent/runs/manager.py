@@ -96,7 +96,8 @@ def final_record(run: Run, log: Path) -> RunRecord:
     """
     last = _final_event(run.events)
     if isinstance(last, ResultEvent):  # a driver writes it only if the run succeeded
-        return replace(run.record, state=RunState.SUCCEEDED, seconds=last.seconds, result=last.result)
+        state = RunState.SUCCEEDED
+        return replace(run.record, state=state, seconds=last.seconds, result=last.result, ended=_end_of(run))
     error: dict[str, Any] | None
     if run.record.stopping is not None:
         state, error = run.record.stopping
@@ -111,12 +112,18 @@ def final_record(run: Run, log: Path) -> RunRecord:
     result = None if last is None else last.result
     if run.record.stopping is not None and result is not None:  # the script may have ended by itself just before
         result = {name: value for name, value in result.items() if name == "metrics"} or None
-    record = replace(run.record, state=state, seconds=run.snapshot().seconds, error=error, result=result)
+    ended = _end_of(run) if last is not None else round(time.time(), 3)
+    record = replace(run.record, state=state, seconds=run.snapshot().seconds, error=error, result=result, ended=ended)
     try:
         append_event(run.events, result_event(record))
     except OSError as problem:  # a full disk must not prevent the run from ending
         record = replace(record, notes=[*record.notes, f"{run.events} cannot be written: {problem.strerror}"])
     return record
+
+
+def _end_of(run: Run) -> float:
+    """Return when the driver of a run has written its last event: an agent that began later records the end too."""
+    return round(run.events.stat().st_mtime, 3)
 
 
 _RERUN = "`tfcluster rerun {}` runs it again: from its last checkpoint, if it saves any."

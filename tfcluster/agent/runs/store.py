@@ -49,6 +49,7 @@ class RunRecord:
     result: dict[str, Any] | None = None
     error: dict[str, Any] | None = None
     is_part: bool = False  # whether the run consists of this host's members of a group that another host leads
+    ended: float | None = None  # Unix time in seconds at which the run ended
     has_variables: bool = False  # whether servers may still have variables of the run, which has ended
     protocol: int = PROTOCOL  # that of the agent that submitted the run
 
@@ -94,6 +95,7 @@ class RunRecord:
             options.describe_origin(),
             missing_output,
             options.script,
+            self.ended,
         )
 
 

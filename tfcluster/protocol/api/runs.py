@@ -126,6 +126,7 @@ class RunSummary:
     origin: dict[str, Any] | None
     missing_output: int = 0  # how many bytes of the run's output are not stored any more
     script: str | None = None  # the script or the module, as `train.py`; None for another program
+    ended: float | None = None  # the Unix time of its end, in seconds; None if it has not ended
 
 
 @record_class(frozen=True)
