@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from typing import Any
 
 import pytest
