@@ -28,7 +28,7 @@ def outcomes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         outcome = found[cluster.name]
         if isinstance(outcome, Exception):
             raise outcome
-        return SimpleNamespace(status=outcome)
+        return SimpleNamespace(status=outcome, topology=SimpleNamespace(has_servers=True))
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)

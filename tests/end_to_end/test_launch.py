@@ -366,9 +366,17 @@ def test_the_cluster_of_a_command_that_was_killed_ends_by_itself(alone: Sandbox)
     env = alone.with_settings({"LAUNCH_LEASE_SECONDS": 10})
     command = alone.start("launch", "--workers", "1", "act.py", env=env)
     read_until(command.stdout, "| doing wait")
-    command.kill()
     note = "note: a `tfcluster launch` has started launch, and stops it at its end; if that command was killed"
-    assert note in alone("status", code=4).stderr
+    shown = alone("status")
+    assert note in shown.stderr
+    (run,) = alone.json("status")["runs"]
+    (member,) = run["members"]
+    assert (member["task"], member["host"], member["exit_code"]) == ("worker:0", "localhost", None)
+    assert ["worker:0", "localhost", "running", str(member["pid"])] in map(str.split, shown.stdout.splitlines())
+    assert "TASK" not in shown.stdout, "it has no servers"
+    (listed,) = alone.json("ls")
+    assert (listed["cluster"], listed["state"], listed["tasks"]) == ("launch", "running", 0)
+    command.kill()
     wait_for(lambda: not alone.leftovers())
     assert "no command for 10 s, the cluster's lease" in alone("events", "-c", "launch").stdout
     (run,) = alone.json("runs", "-c", "launch")

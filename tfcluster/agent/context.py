@@ -28,7 +28,7 @@ from tfcluster.agent.subprocesses import ChildTimeoutError, run_in_child
 from tfcluster.agent.tasks.health import ProbeClient
 from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.agent.usage import UsageMeter
-from tfcluster.core.states import TaskState, cluster_state
+from tfcluster.core.states import ClusterState, TaskState, cluster_state
 from tfcluster.core.status import ClusterStatus, HostStatus
 from tfcluster.core.topology import PRIVATE, ClusterTopology, LogLimits
 from tfcluster.errors import ClusterError
@@ -234,11 +234,11 @@ class AgentContext:
         version = self.supervisor.tensorflow.version if self.supervisor.tensorflow else None
         return ClusterStatus(
             cluster=topology.cluster,
-            state=cluster_state([task.state for task in tasks]),
+            state=cluster_state([task.state for task in tasks]) if topology.has_servers else ClusterState.RUNNING,
             spec=topology.spec,
             hosts=(HostStatus(self.host, "up", os.getpid(), version),),
             tasks=tasks,
-            runs=self.runs.statuses(),
+            runs=self.runs.statuses({task.short: task.host for task in topology.tasks}),
             network=topology.network,
             job=self.job_end.status(),
             started=self.supervisor.up_since,

@@ -58,7 +58,7 @@ def command(cluster: str | None, timeout: float | None, output: str) -> int:
         snapshot = take_snapshot(target, timeout)
         from tfcluster.ui.listings import show_status  # a cluster that is down needs no rich
 
-        show_status(snapshot.status)
+        show_status(snapshot.status, has_servers=snapshot.topology.has_servers)
         if note := snapshot.topology.describe_launch():
             warn(note)
     if snapshot.errors:

@@ -52,12 +52,16 @@ def exit_code(clusters: Sequence[ClusterSummary]) -> ExitCode:
 
 def _summarize(name: str, timeout: float) -> ClusterSummary:
     cluster = find_cluster(name)
-    status = pending_status(cluster) or take_snapshot(cluster, timeout).status
+    status, has_servers = pending_status(cluster), True
+    if status is None:
+        snapshot = take_snapshot(cluster, timeout)
+        status, has_servers = snapshot.status, snapshot.topology.has_servers
+    tasks = status.tasks if has_servers else ()
     return ClusterSummary(
         name,
         status.state,
-        sum(task.state is TaskState.READY for task in status.tasks),
-        len(status.tasks),
+        sum(task.state is TaskState.READY for task in tasks),
+        len(tasks),
         tuple(host.host for host in status.hosts),
         status.started,
         recorded_spec(name) or status.spec,

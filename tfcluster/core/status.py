@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from tfcluster.core.slurm import JobStatus
@@ -90,6 +90,16 @@ class HostStatus:
 
 
 @record_class(frozen=True)
+class MemberStatus:
+    """The status of one member of a launch: a process that was started."""
+
+    task: str  # its short name, such as `worker:1`
+    host: str
+    pid: int
+    exit_code: int | None = None  # None as long as it runs; negative if a signal has ended it
+
+
+@record_class(frozen=True)
 class RunStatus:
     """The status of one run that the cluster's agent knows."""
 
@@ -99,6 +109,7 @@ class RunStatus:
     seconds: float
     gpu_memory_bytes: int | None = None
     script: str | None = None  # the script or the module; None for a bundled program
+    members: tuple[MemberStatus, ...] = ()  # of a launch that is active
 
 
 @record_class(frozen=True)
@@ -143,7 +154,7 @@ def aggregate_status(
         hosts += report.hosts if isinstance(report, ClusterStatus) else [HostStatus(host, report, None, None)]
     return ClusterStatus(
         cluster=topology.cluster,
-        state=cluster_state([task.state for task in tasks]),
+        state=_cluster_state(topology, tasks, hosts),
         spec=topology.spec,
         hosts=tuple(hosts),
         tasks=tuple(tasks),
@@ -152,6 +163,12 @@ def aggregate_status(
         job=next((status.job for status in statuses if status.job is not None), None),
         started=min((status.started for status in statuses if status.started is not None), default=None),
     )
+
+
+def _cluster_state(topology: ClusterTopology, tasks: Sequence[TaskStatus], hosts: Sequence[HostStatus]) -> ClusterState:
+    if topology.has_servers:
+        return cluster_state([task.state for task in tasks])
+    return ClusterState.RUNNING if all(host.state == "up" for host in hosts) else ClusterState.DEGRADED
 
 
 def unknown_task_status(task: Task, state: TaskState) -> TaskStatus:

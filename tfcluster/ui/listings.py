@@ -16,7 +16,7 @@ from tfcluster.core.devices import Device
 from tfcluster.core.programs import SCRIPT
 from tfcluster.core.runs import exit_code
 from tfcluster.core.stacks import ProcessStacks
-from tfcluster.core.status import NOT_STARTED, ClusterStatus, TaskStatus
+from tfcluster.core.status import NOT_STARTED, ClusterStatus, MemberStatus, TaskStatus
 from tfcluster.core.text import pluralize, summarize_list
 from tfcluster.core.topology import short_task_name
 from tfcluster.paths import LOCAL_HOST
@@ -40,8 +40,11 @@ _STATES = {
 }
 
 
-def show_status(status: ClusterStatus) -> None:
-    """Print the cluster, its tasks, the last exit of tasks that exited unexpectedly, and its latest runs."""
+def show_status(status: ClusterStatus, *, has_servers: bool = True) -> None:
+    """Print the cluster, its tasks, the last exit of tasks that exited unexpectedly, and its latest runs.
+
+    The tasks of a cluster without servers, which `launch` has started, are only the places of its members.
+    """
     screen = console()
     hosts = {task.host for task in status.tasks}
     rows = [{column: cell(task) for column, cell in TASK_CELLS.items()} for task in status.tasks]
@@ -64,8 +67,9 @@ def show_status(status: ClusterStatus) -> None:
         nodes = ", ".join(f"node{index} is {node}" for index, node in enumerate(status.job.nodes))
         end = "" if status.job.ends_in_s is None else f"  ends in {format_duration(status.job.ends_in_s)}"
         screen.print(f"Slurm job {status.job.id}{end}  {nodes}", soft_wrap=True)
-    screen.print()
-    screen.print(make_table(columns, [[row[column] for column in columns] for row in rows], right=_NUMBERS))
+    if has_servers:
+        screen.print()
+        screen.print(make_table(columns, [[row[column] for column in columns] for row in rows], right=_NUMBERS))
     if unavailable := [f"{host.host} is {host.state}" for host in status.hosts if host.state != "up"]:
         screen.print("\n" + "\n".join(unavailable), soft_wrap=True)
     if silent := [f"{task.short} does not answer ({task.probe_error})" for task in status.tasks if task.probe_error]:
@@ -82,6 +86,21 @@ def show_status(status: ClusterStatus) -> None:
         if earlier:
             more = pluralize(earlier, "earlier run")
             screen.print(f"and {more}: `tfcluster runs -c {status.cluster}`", soft_wrap=True)
+    for run in status.runs:
+        if run.members:
+            screen.print()
+            screen.print(_make_members_table(run.members), soft_wrap=True)
+
+
+def _make_members_table(members: Sequence[MemberStatus]) -> Any:
+    rows = [(each.task, each.host, _format_member_state(each.exit_code), str(each.pid)) for each in members]
+    return make_table(("MEMBER", "HOST", "STATE", "PID"), rows, right=("PID",))
+
+
+def _format_member_state(exit_code: int | None) -> str:
+    if exit_code is None:
+        return "running"
+    return f"ended by signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
 
 
 def _unexpected_exits(tasks: Sequence[TaskStatus]) -> Iterator[tuple[list[str], str]]:

@@ -388,9 +388,12 @@ class RunManager:
         self.store.try_write(run.record)
         self.start(run)
 
-    def statuses(self) -> tuple[RunStatus, ...]:
-        """Return what the status of the cluster says of its runs, the oldest first."""
-        return (*self.earlier, *(run.snapshot().status() for run in self.runs.values() if not run.record.is_part))
+    def statuses(self, hosts: Mapping[str, str]) -> tuple[RunStatus, ...]:
+        """Return what the status of the cluster says of its runs, the oldest first.
+
+        `hosts` are those of the cluster's tasks, by their short names.
+        """
+        return (*self.earlier, *(run.status(hosts) for run in self.runs.values() if not run.record.is_part))
 
     def cancel(self, run_id: str) -> None:
         """Cancel a run. Does nothing if the run has ended or is unknown."""

@@ -19,10 +19,12 @@ from tfcluster.agent.runs.store import RunRecord
 from tfcluster.core.programs import tasks_with_addresses
 from tfcluster.core.run_events import TaskDownEvent
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
+from tfcluster.core.status import MemberStatus, RunStatus
 from tfcluster.errors import ClusterError
 from tfcluster.os.files import write_atomically
 from tfcluster.os.process_handle import ProcessHandle, is_frozen, is_stopped_by_signal, send_signal
 from tfcluster.os.procfs import OomDetector
+from tfcluster.processes.groups.member_states import read_states
 from tfcluster.processes.runs.run_plan import EVENTS, OUTPUT, TERMINAL_SIZE, UPLOAD, RunPlan, append_event
 
 
@@ -109,6 +111,17 @@ class Run:
         if seconds is None:
             seconds = time.monotonic() - self.submitted_at
         return replace(self.record, seconds=round(seconds, 6))
+
+    def status(self, hosts: Mapping[str, str]) -> RunStatus:
+        """Return the run's entry in the output of `status`; `hosts` are those of tasks, by their short names."""
+        status = self.snapshot().status()
+        if not self.is_active or self.record.options.jobs is None:
+            return status
+        members = (
+            MemberStatus(task, hosts.get(task, ""), state.pid, state.exit_code)
+            for task, state in read_states(self.folder).items()
+        )
+        return replace(status, members=tuple(members))
 
     def attach_driver(self, process: ProcessHandle, pidfd: int | None) -> None:
         """Record that the run's driver has been started.
