@@ -77,7 +77,7 @@ def test_the_json_is_the_contract_and_survives() -> None:
         "probe_error": None,
     }
     failed = {"task": "/job:worker/task:1", "index": 1, "address": "localhost", "state": "backing-off", "restarts": 0}
-    no_script = {"script": None, "gpu_memory_bytes": None, "members": []}
+    no_script: dict[str, Any] = {"script": None, "gpu_memory_bytes": None, "members": []}
     assert as_json == {
         "cluster": "demo",
         "state": "degraded",
