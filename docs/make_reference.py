@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 
 from tfcluster.cli.main import cli
 from tfcluster.core.run_events import CoordinatorEvent, RunEvent
+from tfcluster.core.states import ClusterState, HostState, RunState, TaskState
 from tfcluster.spec.base import Key, Secret
 from tfcluster.spec.hosts import HostSpec
 from tfcluster.spec.kubernetes import KubernetesSpec
@@ -114,7 +115,7 @@ def command_reference() -> str:
     top = click.Context(cli, info_name="tfcluster", max_content_width=100)
     parts = [f"{GENERATED}\n\n# Commands\n\n{paragraphs(cli.help)} [spec.md](spec.md) has the keys of the file.\n"]
     parts += [section_of(context, command) for context, command in commands_in(cli, top)]
-    return "\n".join(parts)
+    return "\n".join([*parts, states_section()])
 
 
 def section_of(context: click.Context, command: click.Command) -> str:
@@ -131,6 +132,23 @@ def section_of(context: click.Context, command: click.Command) -> str:
         ]
     if command.epilog:
         lines += ["", paragraphs(command.epilog)]
+    return "\n".join(lines) + "\n"
+
+
+def states_section() -> str:
+    """Return the section on the states that commands show, whose meanings are the comments of their classes."""
+    lines = [
+        "## States",
+        "",
+        "What `status`, `ls`, `runs` and `top` show. A cluster of which no host answers is `unreachable` in `ls`.",
+        "",
+        "| of | state | meaning |",
+        "|---|---|---|",
+    ]
+    kinds = {"a cluster": ClusterState, "a task": TaskState, "a host": HostState, "a run": RunState}
+    for name, kind in kinds.items():
+        meanings = re.findall(r'= "(.+)"  # (.+)', inspect.getsource(kind))
+        lines += [row_of((name, f"`{state}`", meaning)) for state, meaning in meanings]
     return "\n".join(lines) + "\n"
 
 

@@ -162,7 +162,6 @@ UNRECORDED_EXIT_SECONDS = 2.0  # for an earlier agent and its helpers; a process
 PROCESS_EXIT_POLL_SECONDS = 0.02  # until processes that were killed are gone
 STDOUT_LINE_MAX_BYTES = 1 << 14  # the C library writes a longer line of a server in parts
 # Health of tasks.
-LIST_SECONDS = 2.0  # for `ls` to show a cluster whose hosts have not answered in their time
 HEALTH_INTERVAL_SECONDS = 4.0  # between probes of servers that answer: the agent of 16 takes 0.5 % of a core
 HEALTH_RETRY_SECONDS = 3.0  # the same, while one does not answer: a busy machine can keep it from that for some seconds
 STATUS_INTERVAL_PER_TASK_SECONDS = 0.0005  # between statuses that are sent at changes; one takes 0.1 ms for each task

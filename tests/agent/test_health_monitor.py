@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psutil
 import pytest
 
-from tests.conftest import running
+from tests.conftest import running, wait_for
 from tfcluster import settings
 from tfcluster.agent.tasks.health import ProbeClient, ProbeOutcome, ProbeResult
+from tfcluster.processes.probes import Replies
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +76,23 @@ async def test_a_server_that_hangs_delays_no_answer_of_another() -> None:
             assert (await prober.probe("127.0.0.1:1", 30.0)).refused
         assert not hanging.done()
         hanging.cancel()
+
+
+def test_replies_that_come_together_are_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "PROBE_REPLY_SECONDS", 60.0)
+    agent, prober = socket.socketpair()
+    with agent, prober:
+        replies = Replies(prober)
+        replies.await_more(3)
+        for identity in range(2):  # one of the two waits for more
+            threading.Thread(target=replies.add, args=({"id": identity},), daemon=True).start()
+        wait_for(lambda: replies._awaited == 1)
+        agent.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            agent.recv(1)
+        replies.add({"id": 2})
+        lines = agent.recv(1000).decode().splitlines()
+    assert {json.loads(line)["id"] for line in lines} == {0, 1, 2}
 
 
 async def test_the_system_looks_up_the_name_of_a_server(monkeypatch: pytest.MonkeyPatch) -> None:

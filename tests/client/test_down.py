@@ -12,6 +12,7 @@ from tests.core.clusters import topology_of
 from tfcluster.client import down
 from tfcluster.client.cluster import Cluster, read_registry, register
 from tfcluster.client.status import ClusterSnapshot
+from tfcluster.core.states import HostState
 from tfcluster.core.status import aggregate_status
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.transport.errors import HostUnreachableError
@@ -42,7 +43,7 @@ def take_down(monkeypatch: pytest.MonkeyPatch, *away: str) -> None:
     cluster = Cluster("wide", TOPOLOGY.hosts, "beta")
     register(cluster)
     errors: dict[str, ClusterError] = {host: HostUnreachableError(host, "No route to host") for host in away}
-    status = aggregate_status(TOPOLOGY, {host.name: "down" for host in TOPOLOGY.hosts})
+    status = aggregate_status(TOPOLOGY, {host.name: HostState.DOWN for host in TOPOLOGY.hosts})
     statuses = {host.name: status for host in TOPOLOGY.hosts if host.name not in away}
     snapshot = ClusterSnapshot(TOPOLOGY, status, errors, statuses)
     monkeypatch.setattr(down, "take_snapshot", lambda *arguments: snapshot)

@@ -11,7 +11,7 @@ import pytest
 from tests.agent.hosts import topology_of
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.status import NoStatusError, take_snapshot
-from tfcluster.core.states import ClusterState
+from tfcluster.core.states import ClusterState, HostState
 from tfcluster.core.status import ClusterStatus, HostStatus
 from tfcluster.errors import ExitCode
 from tfcluster.protocol.api import Request
@@ -50,7 +50,7 @@ class Hosts:
             if host in self._ending:
                 raise not_running("demo")
             return topology_of(generation=generation)
-        status = ClusterStatus("demo", ClusterState.RUNNING, "", (HostStatus(host, "up", 1, "2"),), (), ())
+        status = ClusterStatus("demo", ClusterState.RUNNING, "", (HostStatus(host, HostState.UP, 1, "2"),), (), ())
         return StatusReply(status, generation)
 
 

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from tests.conftest import ROOT
 from tests.core.test_status import FAILED, READY
 from tfcluster.core.metrics import render_metrics
-from tfcluster.core.states import ClusterState, RunState, TaskState
+from tfcluster.core.states import ClusterState, HostState, RunState, TaskState
 from tfcluster.core.status import ClusterStatus, GpuLoad, HostLoad, HostStatus, RunStatus
 from tfcluster.core.usage import HostUsage, ProcessUsage, with_usage
 
@@ -25,7 +25,7 @@ STATUS = ClusterStatus(
     cluster="demo",
     state=ClusterState.DEGRADED,
     spec="cluster.yaml",
-    hosts=(HostStatus("localhost", "up", 3, "2.21.0"), HostStatus("beta", "unreachable", None, None)),
+    hosts=(HostStatus("localhost", HostState.UP, 3, "2.21.0"), HostStatus("beta", HostState.UNREACHABLE, None, None)),
     tasks=(
         replace(READY, devices=(*READY.devices, "/job:worker/replica:0/task:0/device:GPU:0")),
         replace(FAILED, host="beta", state=TaskState.UNRESPONSIVE),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.core.clusters import topology_of
-from tfcluster.core.states import ClusterState, RunState, TaskState
+from tfcluster.core.states import ClusterState, HostState, RunState, TaskState
 from tfcluster.core.status import (
     ClusterStatus,
     HostStatus,
@@ -45,7 +45,7 @@ STATUS = ClusterStatus(
     cluster="demo",
     state=ClusterState.DEGRADED,
     spec="cluster.yaml",
-    hosts=(HostStatus("localhost", "up", 16, "2.21.0"),),
+    hosts=(HostStatus("localhost", HostState.UP, 16, "2.21.0"),),
     tasks=(READY, FAILED),
     runs=(RunStatus("pi-3f9a", "pi", RunState.CANCELLED, 0.4),),
 )
@@ -108,7 +108,7 @@ def of_host(host: str, *tasks: Task, runs: tuple[RunStatus, ...] = ()) -> Cluste
         replace(unknown_task_status(task, TaskState.READY), pid=1) for task in tasks or LAYOUT.on(host)
     )
     return ClusterStatus(
-        "demo", ClusterState.RUNNING, "demo.yaml", (HostStatus(host, "up", 7, "2.21.0"),), tasks_of_host, runs
+        "demo", ClusterState.RUNNING, "demo.yaml", (HostStatus(host, HostState.UP, 7, "2.21.0"),), tasks_of_host, runs
     )
 
 
@@ -123,8 +123,13 @@ def test_tasks_are_in_the_order_of_the_spec_whichever_host_reported_first_and_om
 
 
 def test_tasks_of_an_unreachable_host_are_unresponsive() -> None:
-    status = aggregate_status(LAYOUT, {"alpha": of_host("alpha"), "beta": "unreachable", "gamma": "down"})
-    assert status.hosts[1:] == (HostStatus("beta", "unreachable", None, None), HostStatus("gamma", "down", None, None))
+    status = aggregate_status(
+        LAYOUT, {"alpha": of_host("alpha"), "beta": HostState.UNREACHABLE, "gamma": HostState.DOWN}
+    )
+    assert status.hosts[1:] == (
+        HostStatus("beta", HostState.UNREACHABLE, None, None),
+        HostStatus("gamma", HostState.DOWN, None, None),
+    )
     assert [(task.short, task.state, task.pid) for task in status.tasks] == [
         ("ps:0", TaskState.READY, 1),
         ("worker:0", TaskState.UNRESPONSIVE, None),

@@ -73,18 +73,18 @@ def test_the_record_of_a_run_says_how_it_ended_and_what_to_type(monkeypatch: pyt
     def lines(run: dict[str, Any]) -> list[str]:
         target = Console(file=io.StringIO(), width=200, force_terminal=False)
         monkeypatch.setattr(module, "console", lambda: target)
-        show_run({"origin": None, **run})
+        show_run({"origin": None, **run}, "demo")
         assert isinstance(target.file, io.StringIO)
         return [" ".join(line.split()) for line in target.file.getvalue().splitlines()]
 
     failed = lines({**RUNS[1], "ended": _BEGAN + 75.0, "result": {"exit_code": 3}})
     assert failed[2:5] == ["started 2026-01-31 14:30:00", "ended 2026-01-31 14:31:15", "time 1m 15s"]
-    assert failed[-2:] == ["exit code 3", "log `tfcluster logs train-77ab`"]
+    assert failed[-2:] == ["exit code 3", "log `tfcluster logs -c demo train-77ab`"]
     waited = lines({**RUNS[0], "ended": _BEGAN + 5.0})
     assert waited[2:5] == [
         "started 2026-01-31 14:30:00",
         "ended 2026-01-31 14:30:05",
-        "time 0.4s, after 4.6s in the queue and for its start",
+        "time 0.4s, 5.0s in all",
     ]
     assert not any(line.startswith(("exit code", "log")) for line in waited)
     running = lines({**RUNS[0], "state": "running", "ended": None})

@@ -16,7 +16,7 @@ from tfcluster.cli.up import preflight_progress
 from tfcluster.client.preflight.checks import CheckResult, Severity
 from tfcluster.core.devices import Device
 from tfcluster.core.plan import ActionKind, PlannedAction, plan
-from tfcluster.core.states import ClusterState, RunState, TaskState
+from tfcluster.core.states import ClusterState, HostState, RunState, TaskState
 from tfcluster.core.status import ClusterStatus, HostStatus, LastExit, RunStatus, TaskStatus
 from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
 from tfcluster.errors import ClusterError, ExitCode
@@ -67,7 +67,7 @@ STATUS = ClusterStatus(
     cluster="demo",
     state=ClusterState.DEGRADED,
     spec="specs/[demo].yaml",
-    hosts=(HostStatus("localhost", "up", 16, "2.21.0"),),
+    hosts=(HostStatus("localhost", HostState.UP, 16, "2.21.0"),),
     tasks=(
         task("ps", 0, TaskState.READY, **PS_USAGE, devices=(device("ps", 0, 0),)),
         task(
@@ -155,7 +155,7 @@ def test_a_narrow_terminal_has_fewer_columns_and_none_cut_off_and_a_long_row_is_
     *_, row = printed(capsys).splitlines()
     assert row.endswith(" ".join(f"CPU:{number}" for number in range(64)))
     first, second = (task("worker", index, TaskState.READY, **WORKER_USAGE) for index in range(2))
-    hosts = tuple(HostStatus(host, "up", 16, None) for host in ("localhost", "gamma"))
+    hosts = tuple(HostStatus(host, HostState.UP, 16, None) for host in ("localhost", "gamma"))
     tasks = (first, dataclasses.replace(second, host="gamma"))
     status = ClusterStatus("demo", ClusterState.RUNNING, "c.yaml", hosts, tasks, ())
     console().width = 70

@@ -27,7 +27,7 @@ from tfcluster.client.live.live_cluster import LiveCluster
 from tfcluster.client.live.hosts import Link, LiveRun
 from tfcluster.client.status import ClusterSnapshot
 from tfcluster.core.hosts import Host
-from tfcluster.core.states import ClusterState, RunState, TaskState
+from tfcluster.core.states import ClusterState, HostState, RunState, TaskState
 from tfcluster.core.status import ClusterStatus, GpuLoad, HostLoad, HostStatus, TaskStatus
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api.runs import RunSummary
@@ -35,7 +35,7 @@ from tfcluster.ui.top import app
 words = set(sys.argv[1:])
 gpus = tuple(GpuLoad(str(number), "H100", 50.0, 10 << 30, 80 << 30) for number in range(2))
 load = HostLoad(12.0, 16, 3 << 30, 64 << 30, gpus)
-hosts = (HostStatus("alpha", "up", 7, "2.21.0", load), HostStatus("beta", "unreachable", None, None))
+hosts = (HostStatus("alpha", HostState.UP, 7, "2.21.0", load), HostStatus("beta", HostState.UNREACHABLE, None, None))
 def task(number):
     host = "alpha" if number < 58 else "beta"
     state = TaskState.FAILED if number == 57 else TaskState.READY if host == "alpha" else TaskState.UNRESPONSIVE

@@ -14,14 +14,14 @@ from tests.core.test_status import READY
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.live.hosts import LiveRun, LiveView
 from tfcluster.core.hosts import Host
-from tfcluster.core.states import ClusterState, RunState, TaskState
+from tfcluster.core.states import ClusterState, HostState, RunState, TaskState
 from tfcluster.core.status import ClusterStatus, HostStatus, RunStatus, TaskStatus
 from tfcluster.protocol.api.runs import RunSummary
 from tfcluster.ui.top import app
 from tfcluster.ui.top.app import Table
 from tfcluster.ui.top.rows import describe_run, describe_task, share_lines
 
-_HOSTS = (HostStatus("localhost", "up", 7, "2.21.0"),)
+_HOSTS = (HostStatus("localhost", HostState.UP, 7, "2.21.0"),)
 
 
 def make_view(tasks: int, runs: int, events: int) -> LiveView:

@@ -28,7 +28,7 @@ from tfcluster.agent.subprocesses import ChildTimeoutError, run_in_child
 from tfcluster.agent.tasks.health import ProbeClient
 from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.agent.usage import UsageMeter
-from tfcluster.core.states import ClusterState, TaskState, cluster_state
+from tfcluster.core.states import ClusterState, HostState, TaskState, cluster_state
 from tfcluster.core.status import ClusterStatus, HostStatus
 from tfcluster.core.topology import PRIVATE, ClusterTopology, LogLimits
 from tfcluster.errors import ClusterError
@@ -236,7 +236,7 @@ class AgentContext:
             cluster=topology.cluster,
             state=cluster_state([task.state for task in tasks]) if topology.has_servers else ClusterState.RUNNING,
             spec=topology.spec,
-            hosts=(HostStatus(self.host, "up", os.getpid(), version),),
+            hosts=(HostStatus(self.host, HostState.UP, os.getpid(), version),),
             tasks=tasks,
             runs=self.runs.statuses({task.short: task.host for task in topology.tasks}),
             network=topology.network,

@@ -130,13 +130,14 @@ def command(run: str | None, tail: int | None, cluster: str | None, output: str)
     from tfcluster.client.runs.runs import find_record, list_runs
 
     if run is not None:
-        record = find_record(resolve_target(cluster), run)
+        target = resolve_target(cluster)
+        record = find_record(target, run)
         if output == "json":
             echo_json(record)
         else:
             from tfcluster.ui.listings import show_run
 
-            show_run(record)
+            show_run(record, target.name)
         return
     runs, problem = list_runs(resolve_target(cluster), tail)
     if output == "json":

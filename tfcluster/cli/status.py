@@ -30,11 +30,14 @@ def command(cluster: str | None, timeout: float | None, output: str) -> int:
     and `ends_in_s`, the seconds until its end, or null if its time is not limited. While the job is in the queue, the
     cluster's state is `pending`, and it has no tasks.
 
+    In the JSON output, `started` is the Unix time of the `up` that started the cluster, and an active launch has its
+    `members`, each with its `task`, `host`, `pid` and `exit_code`, which is null while it runs.
+
     If several clusters are up, and neither -c nor a cluster.yaml in this folder says which one is meant, this lists
-    them as `tfcluster ls` does.
+    them as `tfcluster ls` does; the JSON output is then an array.
 
     Exits with 0 if every task is ready, 4 if one is not or the job is pending, 5 if a host is unreachable, 3 if the
-    cluster is not running or its job has ended.
+    cluster is not running or its job has ended. The cluster of a launch has no tasks that must be ready.
     """
     from tfcluster.client.resolve import is_ambiguous
     from tfcluster.client.rpc.parallel import unreachable, warn
@@ -72,8 +75,8 @@ def command(cluster: str | None, timeout: float | None, output: str) -> int:
 def ls_command(timeout: float | None, output: str) -> None:
     """List all your clusters that are up: their states, tasks and hosts, and since when.
 
-    These are the clusters that were started from this machine, or run on it. One whose hosts cannot be reached is
-    `unreachable`, which is no error.
+    These are the clusters that were started from this machine. One whose hosts cannot be reached is `unreachable`,
+    which is no error.
     """
     _list_clusters(timeout, output)
 

@@ -16,7 +16,7 @@ from tfcluster.client.rpc.parallel import StreamContext, merge_streams, unreacha
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.runs.wait_diagnosis import follow_late_tasks
 from tfcluster.client.status import take_snapshot
-from tfcluster.core.states import TERMINAL_STATES, TaskState
+from tfcluster.core.states import TERMINAL_STATES, HostState, TaskState
 from tfcluster.core.status import ClusterStatus, HostUnavailable, TaskStatus, aggregate_status
 from tfcluster.core.topology import ClusterTopology, matching_tasks
 from tfcluster.errors import ClusterError, ExitCode
@@ -120,7 +120,7 @@ def _watch(
             if isinstance(status, LogLine):
                 yield status
                 continue
-            statuses[host] = status if isinstance(status, ClusterStatus) else "unreachable"
+            statuses[host] = status if isinstance(status, ClusterStatus) else HostState.UNREACHABLE
             if isinstance(status, ClusterError) and host in needed:
                 if status.exit_code is not ExitCode.UNREACHABLE:
                     raise status

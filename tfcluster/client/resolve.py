@@ -59,7 +59,7 @@ def resolve_cluster(named: str | None) -> Cluster:
 
 
 def names_of_clusters() -> list[str]:
-    """Return the sorted names of the clusters that run on this machine or were started from it."""
+    """Return the sorted names of the clusters among which a command without a name chooses."""
     return running_clusters() or sorted({*clusters_of_processes()})  # their journals may be lost
 
 

@@ -12,7 +12,7 @@ from tfcluster.client.cluster import Cluster, read_registry, recorded_spec
 from tfcluster.client.rpc.agent_client import repeat_once
 from tfcluster.client.rpc.parallel import call_hosts, host_timeout, map_hosts, unreachable
 from tfcluster.core.devices import Device
-from tfcluster.core.states import ClusterState
+from tfcluster.core.states import ClusterState, HostState
 from tfcluster.core.status import ClusterStatus, HostStatus, HostUnavailable, aggregate_status
 from tfcluster.core.topology import ClusterTopology, latest_topology
 from tfcluster.core.usage import HostUsage, with_usage
@@ -53,11 +53,11 @@ class NoStatusError(ClusterError):
         self.errors = errors
 
 
-def take_snapshot(cluster: Cluster, timeout: float | None = None) -> ClusterSnapshot:
+def take_snapshot(cluster: Cluster, timeout: float | None = None, *, announces_lost: bool = True) -> ClusterSnapshot:
     """Take a snapshot: query all hosts of a cluster in parallel.
 
-    A host that does not answer is waited for `timeout` seconds. An error is raised if the cluster is running on none of
-    its hosts; a NoStatusError says that none of them can report its status.
+    A host that does not answer is waited for `timeout` seconds, with a warning if `announces_lost`. An error is raised
+    if the cluster is running on none of its hosts; a NoStatusError says that none of them can report its status.
     """
 
     cluster.check_job()
@@ -75,26 +75,26 @@ def take_snapshot(cluster: Cluster, timeout: float | None = None) -> ClusterSnap
     def report(host: str) -> tuple[StatusReply, ClusterTopology | None]:
         return repeat_once(lambda: query(host))
 
-    reports, failures = map_hosts(cluster.hosts, report, host_timeout(cluster, timeout), find_lost=lambda reply: None)
+    find_lost = (lambda reply: None) if announces_lost else None
+    reports, failures = map_hosts(cluster.hosts, report, host_timeout(cluster, timeout), find_lost=find_lost)
     errors = {
         host: error
         for host, error in failures.items()
         if error.exit_code is not ExitCode.NOT_RUNNING or isinstance(error, UnrecordedProcessesError)
     }
-    if not reports and not errors:
-        raise _nothing_runs(cluster) or failures.get(LOCAL_HOST) or not_running(cluster.name)
     if not reports:
-        if cluster.job is not None:
-            from tfcluster.providers import slurm
-
-            if slurm.look_up(cluster.job) is None:  # this asks Slurm, which is worth it if none of its nodes answers
-                raise slurm.ended_error(cluster.job)
-        raise NoStatusError(cluster, errors)
+        if not errors:
+            raise _nothing_runs(cluster) or failures.get(LOCAL_HOST) or not_running(cluster.name)
+        raise _no_status(cluster, errors)
     topology = _latest_topology(cluster, reports, timeout)
     # Some of the topology's hosts may no longer be in the registry, because they are certainly down.
     hosts = dict.fromkeys([*(host.name for host in topology.hosts), *cluster.hosts])
     statuses: dict[str, ClusterStatus | HostUnavailable] = {
-        host: reports[host][0].status if host in reports else "unreachable" if host in errors else "down"
+        host: reports[host][0].status
+        if host in reports
+        else HostState.UNREACHABLE
+        if host in errors
+        else HostState.DOWN
         for host in hosts
     }
     status = aggregate_status(topology, statuses)
@@ -131,6 +131,16 @@ def pending_status(cluster: Cluster) -> ClusterStatus | None:
         return None
     spec = recorded_spec(cluster.name) or ""
     return ClusterStatus(cluster.name, ClusterState.PENDING, spec, (), (), (), job=job.status(time.time()))
+
+
+def _no_status(cluster: Cluster, errors: Mapping[str, ClusterError]) -> ClusterError:
+    """Return the error for a cluster of which no host can report its status."""
+    if cluster.job is not None:
+        from tfcluster.providers import slurm
+
+        if slurm.look_up(cluster.job) is None:  # this asks Slurm, which is worth it if none of its nodes answers
+            return slurm.ended_error(cluster.job)
+    return NoStatusError(cluster, errors)
 
 
 def _nothing_runs(cluster: Cluster) -> ClusterError | None:
@@ -179,15 +189,15 @@ def collect_metrics(cluster: Cluster, timeout: float | None = None) -> tuple[str
     try:
         snapshot, usages = take_snapshot_with_usage(cluster, timeout)
     except NoStatusError as error:
-        return _without_status(cluster.name, ClusterState.DEGRADED, names, "unreachable"), error
+        return _without_status(cluster.name, ClusterState.DEGRADED, names, HostState.UNREACHABLE), error
     except ClusterError as error:
         if error.exit_code is not ExitCode.NOT_RUNNING:
             raise
-        return _without_status(cluster.name, ClusterState.STOPPED, names, "down"), error
+        return _without_status(cluster.name, ClusterState.STOPPED, names, HostState.DOWN), error
     return render_metrics(snapshot.status, usages), None
 
 
-def _without_status(name: str, state: ClusterState, hosts: tuple[str, ...], host_state: str) -> str:
+def _without_status(name: str, state: ClusterState, hosts: tuple[str, ...], host_state: HostState) -> str:
     from tfcluster.core.metrics import render_metrics
 
     statuses = tuple(HostStatus(host, host_state, None, None) for host in hosts)

@@ -5,16 +5,24 @@ from __future__ import annotations
 from enum import StrEnum
 
 
+class HostState(StrEnum):
+    """The state of one host of a cluster."""
+
+    UP = "up"  # its agent answers
+    UNREACHABLE = "unreachable"  # it cannot be reached, or its agent does not answer
+    DOWN = "down"  # the cluster is not running there
+
+
 class TaskState(StrEnum):
     """The state of one task (one TensorFlow server)."""
 
-    STARTING = "starting"
-    READY = "ready"
-    UNRESPONSIVE = "unresponsive"
-    BACKING_OFF = "backing-off"
-    FAILED = "failed"
-    STOPPING = "stopping"
-    STOPPED = "stopped"
+    STARTING = "starting"  # its server was started, and has not answered yet
+    READY = "ready"  # its server answers
+    UNRESPONSIVE = "unresponsive"  # its server does not answer, or its host cannot be reached
+    BACKING_OFF = "backing-off"  # its server will be started again: after a delay, or when nothing prevents it any more
+    FAILED = "failed"  # its server has ended, and is not started again, by the policy of restarts or its limit
+    STOPPING = "stopping"  # its server was told to end
+    STOPPED = "stopped"  # it has no server, and gets none until a command starts one
 
 
 #: States in which the task has a process (or one that has exited, which its agent has not noticed yet).
@@ -28,11 +36,11 @@ TERMINAL_STATES = frozenset({TaskState.FAILED, TaskState.STOPPED})
 class RunState(StrEnum):
     """The state of one run of a program."""
 
-    QUEUED = "queued"
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
+    QUEUED = "queued"  # it was submitted, and its process has not started yet
+    RUNNING = "running"  # its program runs
+    SUCCEEDED = "succeeded"  # its program has ended without an error
+    FAILED = "failed"  # its program has ended with an error, or was ended because of a lost task or a time limit
+    CANCELLED = "cancelled"  # a person has ended it, by `cancel`, `down` or Ctrl-C
     UNREADABLE = "unreadable"  # its record is damaged, or a newer version of tfcluster has written it
 
 
@@ -46,11 +54,11 @@ class ClusterState(StrEnum):
     """The state of a whole cluster, as `status` reports it."""
 
     PENDING = "pending"  # its job of Slurm waits in the queue
-    RUNNING = "running"
-    STARTING = "starting"
-    DEGRADED = "degraded"
-    FAILED = "failed"
-    STOPPED = "stopped"
+    RUNNING = "running"  # every task is ready; or a `launch` has started it, and all its hosts answer
+    STARTING = "starting"  # some tasks are starting, and all others are ready
+    DEGRADED = "degraded"  # some tasks are not ready
+    FAILED = "failed"  # no task has a server or gets one
+    STOPPED = "stopped"  # all tasks were stopped by a command
 
 
 def cluster_state(tasks: list[TaskState]) -> ClusterState:

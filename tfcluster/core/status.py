@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from tfcluster.core.slurm import JobStatus
-from tfcluster.core.states import ClusterState, RunState, TaskState, cluster_state
+from tfcluster.core.states import ClusterState, HostState, RunState, TaskState, cluster_state
 from tfcluster.core.topology import ClusterTopology, Task
 from tfcluster.records import record_class
 
@@ -80,10 +80,10 @@ class TaskStatus:
 
 @record_class(frozen=True)
 class HostStatus:
-    """The status of one host of a cluster; `state` is `up`, `unreachable` or `down`."""
+    """The status of one host of a cluster."""
 
     host: str
-    state: str
+    state: HostState
     agent_pid: int | None
     tensorflow: str | None
     load: HostLoad | None = None
@@ -128,7 +128,7 @@ class ClusterStatus:
 
 
 #: Why a host has no status: it is unreachable, or the cluster is not running there.
-HostUnavailable = Literal["unreachable", "down"]
+HostUnavailable = Literal[HostState.UNREACHABLE, HostState.DOWN]
 
 
 def aggregate_status(
@@ -146,7 +146,7 @@ def aggregate_status(
         if task.name in reports_by_task:
             tasks.append(reports_by_task.pop(task.name))
         elif task.host in reports:
-            is_unreachable = reports[task.host] == "unreachable"
+            is_unreachable = reports[task.host] is HostState.UNREACHABLE
             tasks.append(unknown_task_status(task, TaskState.UNRESPONSIVE if is_unreachable else TaskState.STOPPED))
     tasks += reports_by_task.values()  # tasks of a host that still has another topology
     hosts: list[HostStatus] = []
@@ -168,7 +168,7 @@ def aggregate_status(
 def _cluster_state(topology: ClusterTopology, tasks: Sequence[TaskStatus], hosts: Sequence[HostStatus]) -> ClusterState:
     if topology.has_servers:
         return cluster_state([task.state for task in tasks])
-    return ClusterState.RUNNING if all(host.state == "up" for host in hosts) else ClusterState.DEGRADED
+    return ClusterState.RUNNING if all(host.state is HostState.UP for host in hosts) else ClusterState.DEGRADED
 
 
 def unknown_task_status(task: Task, state: TaskState) -> TaskStatus:

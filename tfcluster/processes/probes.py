@@ -6,7 +6,6 @@ They are separate processes because this takes threads, and the agent must stay 
 from __future__ import annotations
 
 import os
-import select
 import socket
 import threading
 import time
@@ -38,17 +37,10 @@ def probe(agent: socket.socket) -> None:
     # Blocking calls in a few threads take 20 % less processor time than futures, for which gRPC starts threads.
     # A server that hangs occupies a thread until the timeout.
     executor = ThreadPoolExecutor(settings.PROBE_THREADS_MAX)
-    replies = _Replies(agent)
+    replies = Replies(agent)
     channels = _Channels(lambda address: grpc.insecure_channel(address, options=_CHANNEL_OPTIONS))
     decoder = Decoder()
-    poll = select.poll()
-    poll.register(agent, select.POLLIN)
-    while True:
-        if not poll.poll(1000 * settings.PROBE_REPLY_SECONDS if replies.are_awaited else None):
-            replies.send()
-            continue
-        if not (data := agent.recv(1 << 16)):
-            return
+    while data := agent.recv(1 << 16):
         channels.close_unused()
         requests = decoder.feed(data)
         replies.await_more(len(requests))
@@ -68,7 +60,7 @@ def _import_grpc() -> Any:
     return grpc
 
 
-class _Replies:
+class Replies:
     """Sends replies to the agent. Those that come together are one message, as each message wakes it. Thread-safe."""
 
     def __init__(self, agent: socket.socket) -> None:
@@ -77,27 +69,27 @@ class _Replies:
         self._waiting = b""
         self._awaited = 0
 
-    @property
-    def are_awaited(self) -> bool:
-        """Return whether there are requests without a reply."""
-        return self._awaited > 0
-
     def await_more(self, count: int) -> None:
         """Expect the replies to a number of requests."""
         with self._lock:
             self._awaited += count
 
     def add(self, message: Message) -> None:
-        """Add a reply; the last one that is awaited sends all."""
+        """Add a reply. The last one that is awaited sends all; and the first one does so in a moment."""
         with self._lock:
+            is_first = not self._waiting
             self._waiting += encode(message)
             self._awaited -= 1
-        if not self.are_awaited:
-            self.send()
+            if self._awaited == 0:
+                self._send()
+                return
+        if is_first:
+            time.sleep(settings.PROBE_REPLY_SECONDS)
+            with self._lock:
+                self._send()
 
-    def send(self) -> None:
-        """Send the replies that are waiting."""
-        with self._lock:
+    def _send(self) -> None:
+        if self._waiting:
             waiting, self._waiting = self._waiting, b""
             self._agent.sendall(waiting)
 
@@ -135,7 +127,7 @@ class _Channels:
                     channel.close()
 
 
-def _respond(replies: _Replies, channels: _Channels, channel: Any, request: Message) -> None:
+def _respond(replies: Replies, channels: _Channels, channel: Any, request: Message) -> None:
     """Handle one request over a channel to the server."""
     import grpc
 

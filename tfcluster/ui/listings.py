@@ -16,7 +16,8 @@ from tfcluster.core.devices import Device
 from tfcluster.core.programs import SCRIPT
 from tfcluster.core.runs import exit_code
 from tfcluster.core.stacks import ProcessStacks
-from tfcluster.core.status import NOT_STARTED, ClusterStatus, MemberStatus, TaskStatus
+from tfcluster.core.states import HostState
+from tfcluster.core.status import NOT_STARTED, ClusterStatus, TaskStatus
 from tfcluster.core.text import pluralize, summarize_list
 from tfcluster.core.topology import short_task_name
 from tfcluster.paths import LOCAL_HOST
@@ -70,7 +71,7 @@ def show_status(status: ClusterStatus, *, has_servers: bool = True) -> None:
     if has_servers:
         screen.print()
         screen.print(make_table(columns, [[row[column] for column in columns] for row in rows], right=_NUMBERS))
-    if unavailable := [f"{host.host} is {host.state}" for host in status.hosts if host.state != "up"]:
+    if unavailable := [f"{host.host} is {host.state}" for host in status.hosts if host.state is not HostState.UP]:
         screen.print("\n" + "\n".join(unavailable), soft_wrap=True)
     if silent := [f"{task.short} does not answer ({task.probe_error})" for task in status.tasks if task.probe_error]:
         screen.print("\n" + "\n".join(silent), soft_wrap=True)
@@ -78,26 +79,27 @@ def show_status(status: ClusterStatus, *, has_servers: bool = True) -> None:
         ended = ":" if exit_text.startswith(NOT_STARTED) else " last ended with"
         screen.print(f"\n{summarize_list(tasks_of_exit)}{ended} {exit_text}", soft_wrap=True)
     if status.runs:
-        screen.print()
-        latest = status.runs[-settings.STATUS_RUNS :]
-        earlier = len(status.runs) - len(latest)
-        runs = [(run.run, run.script or run.program, run.state.value, format_duration(run.seconds)) for run in latest]
-        screen.print(make_table(("RUN", "PROGRAM", "STATE", "TIME"), runs, right=("TIME",)))
-        if earlier:
-            more = pluralize(earlier, "earlier run")
-            screen.print(f"and {more}: `tfcluster runs -c {status.cluster}`", soft_wrap=True)
+        _show_latest_runs(status)
+
+
+def _show_latest_runs(status: ClusterStatus) -> None:
+    screen = console()
+    latest = status.runs[-settings.STATUS_RUNS :]
+    rows = [(run.run, run.script or run.program, run.state.value, format_duration(run.seconds)) for run in latest]
+    screen.print()
+    screen.print(make_table(("RUN", "PROGRAM", "STATE", "TIME"), rows, right=("TIME",)))
+    if earlier := len(status.runs) - len(latest):
+        more = pluralize(earlier, "earlier run")
+        screen.print(f"and {more}: `tfcluster runs -c {status.cluster}`", soft_wrap=True)
     for run in status.runs:
         if run.members:
+            members = [(each.task, each.host, _format_state(each.exit_code), str(each.pid)) for each in run.members]
             screen.print()
-            screen.print(_make_members_table(run.members), soft_wrap=True)
+            screen.print(make_table(("MEMBER", "HOST", "STATE", "PID"), members, right=("PID",)), soft_wrap=True)
 
 
-def _make_members_table(members: Sequence[MemberStatus]) -> Any:
-    rows = [(each.task, each.host, _format_member_state(each.exit_code), str(each.pid)) for each in members]
-    return make_table(("MEMBER", "HOST", "STATE", "PID"), rows, right=("PID",))
-
-
-def _format_member_state(exit_code: int | None) -> str:
+def _format_state(exit_code: int | None) -> str:
+    """Format the state of a member of a launch."""
     if exit_code is None:
         return "running"
     return f"ended by signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
@@ -129,8 +131,10 @@ def show_clusters(clusters: Sequence[ClusterSummary]) -> None:
         for each in clusters
     ]
     console().print(make_table(("CLUSTER", "STATE", "TASKS", "HOSTS", "SINCE", "SPEC"), rows), soft_wrap=True)
-    if problems := [each.error for each in clusters if each.error is not None]:
-        console().print("\n" + "\n".join(problems), soft_wrap=True)
+    for each in clusters:
+        if each.error is not None:
+            hint = f"\n  {each.hint}" if each.hint else ""
+            console().print(f"\n{each.cluster}: {each.error}{hint}", soft_wrap=True)
 
 
 def _format_time(seconds: float | None) -> str:
@@ -187,8 +191,8 @@ def show_runs(runs: Sequence[Mapping[str, Any]]) -> None:
         error_console().print(text, style="yellow", soft_wrap=True)
 
 
-def show_run(run: Mapping[str, Any]) -> None:
-    """Print the record of one run, a line for each part."""
+def show_run(run: Mapping[str, Any], cluster: str) -> None:
+    """Print the record of one run of a cluster, a line for each part."""
     origin, parameters = run["origin"], run["parameters"]
     lines = {
         "run": run["run"],
@@ -206,7 +210,7 @@ def show_run(run: Mapping[str, Any]) -> None:
         "tfcluster": origin and origin["version"],
         "result": format_outcome(run),
         "exit code": run["state"] == "failed" and str(exit_code({**run, "event": "result"})),
-        "log": run["state"] == "failed" and f"`tfcluster logs {run['run']}`",
+        "log": run["state"] == "failed" and f"`tfcluster logs -c {cluster} {run['run']}`",
         "output": run["missing_output"]
         and f"{format_bytes(run['missing_output'])} of it are not stored (`logs:` in the spec)",
         "metrics": run["error"] and format_metrics((run["result"] or {}).get("metrics", {})),
@@ -218,10 +222,10 @@ def show_run(run: Mapping[str, Any]) -> None:
 
 
 def _format_times(run: Mapping[str, Any]) -> str:
-    """Format the duration of a run; that of one that has succeeded does not count what passed before it began."""
+    """Format the duration of a run: if it has succeeded, that of its program, which begins and ends within the run."""
     duration = format_duration(run["seconds"])
-    waited = (run["ended"] or 0.0) - run["started"] - (run["seconds"] or 0.0)
-    return f"{duration}, after {format_duration(waited)} in the queue and for its start" if waited >= 1 else duration
+    whole = (run["ended"] or 0.0) - run["started"]
+    return f"{duration}, {format_duration(whole)} in all" if whole >= (run["seconds"] or 0.0) + 1 else duration
 
 
 def format_metrics(metrics: Mapping[str, Any]) -> str:

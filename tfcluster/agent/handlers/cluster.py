@@ -21,7 +21,7 @@ from tfcluster.core.forwarding import Certificate
 from tfcluster.core.plan import affected_runs, lost_run
 from tfcluster.core.programs import TOLERANT
 from tfcluster.core.reconcile import ObservedState
-from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES, ClusterState
+from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES, ClusterState, HostState
 from tfcluster.core.status import ClusterStatus, HostStatus
 from tfcluster.core.text import pluralize, summarize_list
 from tfcluster.core.topology import ClusterTopology, check_address, check_numbers, matching_tasks
@@ -482,7 +482,7 @@ class UnreadableCluster:
 
     def _status(self) -> ClusterStatus:
         """Return the status of the cluster, without tasks: nothing is known of them."""
-        hosts = (HostStatus(self._context.host, "up", None, None),)
+        hosts = (HostStatus(self._context.host, HostState.UP, None, None),)
         return ClusterStatus(self._context.cluster, ClusterState.DEGRADED, "", hosts, (), ())
 
 

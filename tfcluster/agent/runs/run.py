@@ -24,7 +24,7 @@ from tfcluster.errors import ClusterError
 from tfcluster.os.files import write_atomically
 from tfcluster.os.process_handle import ProcessHandle, is_frozen, is_stopped_by_signal, send_signal
 from tfcluster.os.procfs import OomDetector
-from tfcluster.processes.groups.member_states import read_states
+from tfcluster.processes.groups.member_states import read_states, states_version
 from tfcluster.processes.runs.run_plan import EVENTS, OUTPUT, TERMINAL_SIZE, UPLOAD, RunPlan, append_event
 
 
@@ -53,6 +53,8 @@ class Run:
     suspects: dict[str, str] = field(default_factory=dict)  # the same of tasks that might be why it has failed
     down: frozenset[str] = frozenset()  # names of tasks
     was_stopped: bool = False  # whether the driver had to be continued at the last check
+    _members: tuple[MemberStatus, ...] = ()
+    _members_version: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
         if self.plan is not None:
@@ -117,11 +119,14 @@ class Run:
         status = self.snapshot().status()
         if not self.is_active or self.record.options.jobs is None:
             return status
-        members = (
-            MemberStatus(task, hosts.get(task, ""), state.pid, state.exit_code)
-            for task, state in read_states(self.folder).items()
-        )
-        return replace(status, members=tuple(members))
+        version = states_version(self.folder)
+        if version != self._members_version:  # to decode a thousand members takes 9 ms
+            self._members_version = version
+            self._members = tuple(
+                MemberStatus(task, hosts.get(task, ""), state.pid, state.exit_code)
+                for task, state in read_states(self.folder).items()
+            )
+        return replace(status, members=self._members)
 
     def attach_driver(self, process: ProcessHandle, pidfd: int | None) -> None:
         """Record that the run's driver has been started.

@@ -13,7 +13,7 @@ from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.logs import Line
 from tfcluster.client.status import ClusterSnapshot
-from tfcluster.core.states import ACTIVE_RUN_STATES, ClusterState
+from tfcluster.core.states import ACTIVE_RUN_STATES, ClusterState, HostState
 from tfcluster.core.status import ClusterStatus, HostLoad, HostStatus, HostUnavailable, TaskStatus, aggregate_status
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.core.usage import HostUsage, with_usage
@@ -71,7 +71,7 @@ class LiveView:
 class _HostState:
     """What is known of a host."""
 
-    report: ClusterStatus | HostUnavailable = "unreachable"  # the latest status, or why there is none
+    report: ClusterStatus | HostUnavailable = HostState.UNREACHABLE  # the latest status, or why there is none
     at: float = 0.0  # when `report` arrived, in monotonic seconds
     link: Link = field(default_factory=Link)
     last: ClusterStatus | None = None  # the latest status, also while there is none
@@ -81,7 +81,7 @@ class _HostState:
     @property
     def is_known(self) -> bool:
         """Return whether anything is known of it."""
-        return self.report != "unreachable" or self.link.lost_at is not None
+        return self.report is not HostState.UNREACHABLE or self.link.lost_at is not None
 
 
 class LiveHosts:
@@ -103,7 +103,7 @@ class LiveHosts:
         self._was_up = False
         if snapshot is not None:
             for host in snapshot.status.hosts:
-                self._hosts[host.host] = _HostState("down")
+                self._hosts[host.host] = _HostState(HostState.DOWN)
             for name, status in snapshot.statuses.items():
                 self.take_status(name, status)
             for name, error in snapshot.errors.items():
@@ -124,7 +124,11 @@ class LiveHosts:
         with self._lock:
             reports = {name: self._refresh(host) for name, host in self._hosts.items()}
             if self._topology is None:
-                hosts = tuple(HostStatus(name, str(host.report), None, None) for name, host in self._hosts.items())
+                states = {
+                    name: HostState.UP if isinstance(host.report, ClusterStatus) else host.report
+                    for name, host in self._hosts.items()
+                }
+                hosts = tuple(HostStatus(name, state, None, None) for name, state in states.items())
                 return ClusterStatus(self._name, ClusterState.STOPPED, "", hosts, (), ())
             status = aggregate_status(self._topology, reports)
             status = replace(status, tasks=tuple(self._complete(task) for task in status.tasks))
@@ -181,12 +185,12 @@ class LiveHosts:
     def is_down(self, host: str) -> bool:
         """Return whether the cluster is down on a host."""
         with self._lock:
-            return self._state_of(host).report == "down"
+            return self._state_of(host).report is HostState.DOWN
 
     def find_failure(self) -> ClusterError | None:
         """Return the error that the cluster is down on all hosts; None if it is not."""
         with self._lock:
-            if any(host.report != "down" for host in self._hosts.values()):
+            if any(host.report is not HostState.DOWN for host in self._hosts.values()):
                 return None
             if not self._was_up:
                 return not_running(self._name)
@@ -229,7 +233,7 @@ class LiveHosts:
         with self._lock:
             state = self._state_of(host)
             if is_remote:
-                state.report = "unreachable"
+                state.report = HostState.UNREACHABLE
             if state.link.lost_at is None:
                 state.link = Link(time.time(), reason)
             self._version += 1
@@ -238,7 +242,7 @@ class LiveHosts:
         """Note that the cluster is down on a host; if none has a status any more, any topology may be the next."""
         with self._lock:
             state = self._state_of(host)
-            state.report, state.link = "down", Link()
+            state.report, state.link = HostState.DOWN, Link()
             self.forget_usage(host)
             self._accepts_any_topology |= not any(
                 isinstance(each.report, ClusterStatus) for each in self._hosts.values()

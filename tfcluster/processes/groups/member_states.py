@@ -48,6 +48,15 @@ def read_states(folder: Path) -> dict[str, MemberState]:
     return _read(folder / _STATES, MemberState)
 
 
+def states_version(folder: Path) -> tuple[int, int]:
+    """Return what differs each time that `write_states` has written."""
+    try:
+        status = (folder / _STATES).stat()
+    except OSError:
+        return 0, 0
+    return status.st_ino, status.st_mtime_ns
+
+
 def write_observations(folder: Path, observations: Mapping[int, MemberObservation]) -> None:
     """Write what the agent has seen of the members on its host, unless the file has it already.
 

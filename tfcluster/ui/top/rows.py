@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tfcluster.client.live.hosts import LiveRun, LiveView
-from tfcluster.core.states import TaskState
+from tfcluster.core.states import HostState, TaskState
 from tfcluster.core.status import HostStatus, TaskStatus
 from tfcluster.core.text import pluralize
 from tfcluster.protocol.serialization import to_json
@@ -74,12 +74,12 @@ def host_lines(view: LiveView, limit: int) -> list[Text]:
     """Return a line for each host; if there are too many, those that are unreachable come first."""
     hosts, rest = list(view.status.hosts), []
     if len(hosts) > limit:
-        hosts.sort(key=lambda host: host.state == "up")
+        hosts.sort(key=lambda host: host.state is HostState.UP)
         hosts, rest = hosts[: limit - 1], hosts[limit - 1 :]
     width = max((len(host.host) for host in hosts), default=0)
     lines = [_host_line(host, view, width) for host in hosts]
     if rest:
-        up = sum(host.state == "up" for host in rest)
+        up = sum(host.state is HostState.UP for host in rest)
         lines.append(Text(f" … {pluralize(len(rest), 'more host')}, {up} of them up", style="dim"))
     return lines
 
