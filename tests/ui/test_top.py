@@ -288,6 +288,8 @@ def test_ctrl_z_gives_the_terminal_back_to_the_shell_until_fg(tmp_path: Path, wo
             bash.wait_until(lambda text: text.split() == ["prompt>"])
             assert (tmp_path / "before").read_text() == (tmp_path / "during").read_text()
             bash.send("fg\r")
+            # It hides the cursor when it gets the keys again; it can have drawn something before.
+            bash.wait_until(lambda text: bash.raw.rindex(_CURSOR_HIDDEN) > bash.raw.rindex(_CURSOR_SHOWN))
             bash.wait_for("restart the task" if key == ESCAPE else r"^worker:0 ")  # all of it is drawn
             bash.send(key)
             bash.wait_for(rf"^ r  tfcluster restart worker:{'0' if key == ESCAPE else '1'} -c many", "q Quit")
