@@ -140,7 +140,7 @@ def states_section() -> str:
     lines = [
         "## States",
         "",
-        "What `status`, `ls`, `runs` and `top` show. A cluster of which no host answers is `unreachable` in `ls`.",
+        "What `status`, `ls`, `runs` and `top` show. In `ls`, a cluster is `unreachable` if no host answers.",
         "",
         "| of | state | meaning |",
         "|---|---|---|",

@@ -134,7 +134,7 @@ def pending_status(cluster: Cluster) -> ClusterStatus | None:
 
 
 def _no_status(cluster: Cluster, errors: Mapping[str, ClusterError]) -> ClusterError:
-    """Return the error for a cluster of which no host can report its status."""
+    """Return the error for a cluster if no host can report its status."""
     if cluster.job is not None:
         from tfcluster.providers import slurm
 
