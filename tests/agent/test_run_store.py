@@ -16,16 +16,31 @@ import pytest
 from tests.agent.test_journal import damage_by_pipe, make_newer
 from tfcluster import settings
 from tfcluster.agent.runs.manager import free_old_output, remove_old_runs
+from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.store import RunRecord, RunStore
 from tfcluster.core.runs import RunOptions
 from tfcluster.core.states import RunState
+from tfcluster.core.status import MemberStatus
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.process_handle import ProcessHandle
+from tfcluster.processes.groups.member_states import MemberState, write_states
 from tfcluster.processes.runs.run_plan import OUTPUT, OUTPUT_INDEX, acquire_run, driver_of
 
 DEVICES = ["/job:w/replica:0/task:0/device:CPU:0"]
 OPTIONS = RunOptions("pi", {"samples": 10}, timeout=9.5)
 RECORD = RunRecord("pi-0000", OPTIONS, DEVICES, [], 5.0, False, RunState.RUNNING)
+
+
+def test_the_status_of_an_active_launch_has_its_members_as_they_are_now(tmp_path: Path) -> None:
+    record = replace(RECORD, options=replace(OPTIONS, jobs=("worker",)))
+    run, hosts = Run.adopt(record, tmp_path), {"worker:0": "alpha"}
+    assert run.status(hosts).members == ()
+    for exit_code in (None, 3, -9):
+        write_states(tmp_path, {"worker:0": MemberState(5, exit_code)})
+        for _ in range(2):
+            assert run.status(hosts).members == (MemberStatus("worker:0", "alpha", 5, exit_code),)
+    run.record = replace(record, state=RunState.FAILED)
+    assert run.status(hosts).members == ()
 
 
 def keep(records: RunStore, *runs: RunRecord) -> None:

@@ -56,6 +56,7 @@ def _summarize(name: str, timeout: float | None) -> ClusterSummary:
         status, has_servers = snapshot.status, snapshot.topology.has_servers
         error = unreachable(cluster, snapshot.errors) if snapshot.errors else None
     tasks = status.tasks if has_servers else ()
+    message, hint = (None, None) if error is None else (error.message, error.hint or None)
     return ClusterSummary(
         name,
         status.state,
@@ -64,8 +65,8 @@ def _summarize(name: str, timeout: float | None) -> ClusterSummary:
         tuple(host.host for host in status.hosts),
         status.started,
         recorded_spec(name) or status.spec,
-        None if error is None else error.message,
-        None if error is None else error.hint,
+        message,
+        hint,
     )
 
 
