@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -21,19 +22,32 @@ from side_by_side import verdict
 
 DEATHS = 5
 SHOWN_SECONDS = 2.0
+PAGE_PAUSE_SECONDS = 0.25  # between an answer and the next question, as in dashboard/page
 
 
 @contextlib.contextmanager
 def open_page(cluster: Cluster) -> Iterator[Iterator[dict[str, Any]]]:
-    """Serve the page and receive what a browser does; yield the states as they arrive."""
+    """Serve the page and ask for what a browser does; yield the states as they arrive."""
     command = [sys.executable, "-m", "tfcluster", "dashboard", "--no-browser", "-o", "json"]
     with subprocess.Popen(command, env=cluster.environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         base, _, token = json.loads(process.stdout.readline())["url"].partition("/#token=")
-        request = urllib.request.Request(f"{base}/api/state", headers={"Authorization": f"Bearer {token}"})
-        with urllib.request.urlopen(request) as stream:
-            yield (json.loads(line[6:])["status"] for line in stream if line.startswith(b'data: {"status"'))
-        process.terminate()
+        try:
+            yield ask_for_views(base, token)
+        finally:
+            process.terminate()
+
+
+def ask_for_views(base: str, token: str) -> Iterator[dict[str, Any]]:
+    """Ask for each view as the page does, and yield its status."""
+    tag = ""
+    while True:
+        headers = {"Authorization": f"Bearer {token}", "If-None-Match": tag}
+        request = urllib.request.Request(f"{base}/api/view", headers=headers)
+        with contextlib.suppress(urllib.error.HTTPError), urllib.request.urlopen(request) as response:  # 304 is one
+            tag = response.headers["ETag"]
+            yield json.load(response)["status"]
+        time.sleep(PAGE_PAUSE_SECONDS)
 
 
 def seconds_until_shown(states: Iterator[dict[str, Any]], index: int) -> float:

@@ -11,55 +11,103 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from http import HTTPStatus
 from typing import Any
 
-from tfcluster.dashboard.api import Stream
+from tfcluster.dashboard.api import RequestError
 from tfcluster.dashboard.server import PageServer
 
 HOSTS, WORKERS, RUNS = 8, 56, 100
+_TASKS = [*(("ps", n) for n in range(4)), *(("worker", n) for n in range(WORKERS))]
 _GIB = 1 << 30
 _ERROR = """the script failed with exit code 1; its last output:
   File "/home/ann/models/train.py", line 41, in step
     loss = tf.reduce_mean(tf.square(model(x) - y))
 ValueError: Dimensions must be equal, but are 32 and 16 for '{{node sub}} = Sub[T=DT_FLOAT](dense/BiasAdd, y)'"""
 _ERROR_LINE = f"worker:3 on node3 failed: InvalidArgumentError: {_ERROR.splitlines()[-1]}"
+_HINT = "Use the same number of units in the last layer."
 _PROGRAMS = (
     ("pi", "pi = 3.14158 ± 0.00052 (standard error), 95% interval 3.14056 to 3.14260"),
     ("linear", "y = 2.006x + 0.1702, mean squared error 0.0101"),
     ("script", "loss=0.0312 accuracy=0.981"),
     ("mean", "mean = 0.49993, variance 0.0833"),
 )
+_ACTIVITIES = (
+    "step=4100 loss=0.4213",
+    "step=250 loss=0.0312",
+    "waits: worker:50 died (SIGKILL) and restarts in 12 s",
+)
+_RESULTS = {"succeeded": {"value": 1.5}, "failed": {"exit_code": 1}}
+_KINDS = {"died": "bad", "ready": "good"}
+_LINES = {
+    "info": "Local rendezvous is aborting with status: CANCELLED",
+    "warning": "gRPC was retried (attempt 2 of 5)",
+    "error": "OP_REQUIRES failed at conv_ops.cc:1146: RESOURCE_EXHAUSTED: OOM when allocating tensor " + "x" * 150,
+}
+
+
+def log_answer(lines: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+    """An answer to a question for the lines of logs."""
+    return {
+        "lines": lines,
+        "hidden": 0,
+        "omitted": 0,
+        "after": "1",
+        "problem": None,
+        "pause": 1.0,
+        "end": False,
+        **more,
+    }
 
 
 class RecordedApi:
     """Answers the page as `Api` does, from made-up records; with GPUs on the first hosts, or without any."""
 
     def __init__(self, *, gpus: int = 2, hosts: int = HOSTS, now: float | None = None) -> None:
-        self._random = random.Random(1)
-        self._fixed_now = now
+        self._is_fixed = now is not None
+        self._now = time.time() if now is None else now
         self._hosts = [f"node{number}" for number in range(hosts)]
         self._gpus = gpus
 
-    @property
-    def _now(self) -> float:
-        return time.time() if self._fixed_now is None else self._fixed_now
+    def answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any], tag: str = "") -> Any:
+        """Answer at once as `Api.answer` does; a view is measured every two seconds, and stays the same in between."""
+        match path:
+            case "/api/view":
+                return self.view()
+            case "/api/samples":
+                return [self._sample(self._now - 2 * ago) for ago in range(60, 0, -1)]
+            case "/api/logs":
+                return self.logs(query)
+            case _:
+                return self._run(path.removeprefix("/api/runs/"))
 
-    def answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Any:
-        if path == "/api/state":
-            return self._follow_state()
-        if path == "/api/logs":
-            return self._follow_logs(query.get("level", "info"), query.get("tasks", ""))
-        run = path.removeprefix("/api/runs/")
-        record = next(each for each in self._records() if each["run"] == run)
+    def view(self) -> dict[str, Any]:
+        """Return what the page shows of the cluster."""
+        time_shown = self._now + (0 if self._is_fixed else (time.time() - self._now) // 2 * 2)
+        return {
+            "time": time_shown,
+            "measured": time_shown,
+            "status": self._status(time_shown),
+            "problems": self._problems(),
+            "runs": self._records(),
+            "events": self._events(),
+        }
+
+    def _run(self, run: str) -> dict[str, Any]:
+        record = next((each for each in self._records() if each["run"] == run), None)
+        if record is None:
+            raise RequestError(HTTPStatus.NOT_FOUND, f"no run {run!r}")
         reporters = ["worker:0", "worker:1", "worker:2"] if record["program"] == "linear" else [""]
+        members = [{"task": f"worker:{n}", "host": self._hosts[0], "state": "running", "attempt": 1} for n in range(3)]
         return {
             "run": run,
-            "record": {**record, "inputs": "samples=10000000"},
+            "record": record | {"result": _RESULTS.get(record["state"]), "origin": None},
             "notes": ["2 GPUs were asked for, and the cluster has 1."] if record["program"] == "pi" else [],
-            "members": [{"task": f"worker:{n}", "host": self._hosts[0], "state": "running"} for n in range(3)],
-            "progress": {"done": 4100, "total": 10_000, "unit": "steps", "seconds": 32.0},
+            "members": members if record["program"] == "linear" else [],
+            "progress": record["progress"],
             "series": [series for reporter in reporters for series in self._series(run, reporter)],
             "has_graph": False,
+            "is_complete": record["state"] != "running",
         }
 
     def _series(self, run: str, reporter: str) -> Iterator[dict[str, Any]]:
@@ -76,18 +124,7 @@ class RecordedApi:
             points = [[step, value, step / 100] for step, value in zip(steps, values, strict=False)]
             yield {"name": name, "reporter": reporter, "points": points}
 
-    def _follow_state(self) -> Stream:
-        yield [
-            ("state", {"status": self._status(), "problems": self._problems(), "runs": self._records()}),
-            ("samples", [self._sample() for _ in range(60)]),
-            ("events", self._events()),
-            ("runs", {"changed": [], "progress": self._progress()}),
-        ]
-        while True:
-            time.sleep(2)
-            yield [("samples", [self._sample()])]
-
-    def _status(self) -> dict[str, Any]:
+    def _status(self, now: float) -> dict[str, Any]:
         hosts: list[dict[str, Any]] = []
         for number, name in enumerate(self._hosts):
             gpus = [
@@ -103,117 +140,114 @@ class RecordedApi:
             )
         if len(hosts) > 1:
             hosts[-1] |= {"state": "unreachable", "agent_pid": None, "tensorflow": None, "load": None}
-        tasks = [self._task("ps", index) for index in range(4)] + [self._task("worker", n) for n in range(WORKERS)]
-        runs = [{"run": run["run"], "state": run["state"], "seconds": run["seconds"]} for run in self._records()]
-        return {"cluster": "imagenet", "state": "degraded", "hosts": hosts, "tasks": tasks, "runs": runs}
+        used = self._sample(now)["tasks"]
+        tasks = [self._task(job, index, used) for job, index in _TASKS]
+        runs = [
+            {"run": run["run"], "program": run["program"], "state": run["state"], "seconds": run["seconds"]}
+            | {"gpu_memory_bytes": None, "script": run["script"], "members": []}
+            for run in self._records()
+        ]
+        status = {"cluster": "imagenet", "state": "degraded", "started": self._now - 50_000}
+        return status | {"spec": None, "network": None, "hosts": hosts, "tasks": tasks, "runs": runs}
 
     def _problems(self) -> dict[str, str]:
         problem = "ssh: connect to host node7.example port 22: Connection timed out"
         return {self._hosts[-1]: problem} if len(self._hosts) > 1 else {}
 
-    def _task(self, job: str, index: int) -> dict[str, Any]:
+    def _task(self, job: str, index: int, used: dict[str, list[Any]]) -> dict[str, Any]:
+        name = f"/job:{job}/task:{index}"
+        percent, memory = used[name]
         host = self._hosts[index % len(self._hosts)]
         state = "unresponsive" if host == "node7" else "backing-off" if (job, index) == ("worker", 50) else "ready"
         exit = {"reason": "SIGKILL", "time": self._now - 700, "detail": "out of memory (OOM): the limit is 8 GiB"}
+        exit |= {"log": None, "expected": False}
         died = job == "worker" and index in (2, 50)
         return {
-            "task": f"/job:{job}/task:{index}",
-            **{"job": job, "index": index, "host": host, "state": state, "restarts": 3 if died else 0},
-            **{"uptime_s": 45_210.0, "cpu_percent": 93.1 - index, "rss_bytes": 812 << 20, "devices": []},
+            **{"task": name, "job": job, "index": index, "host": host, "state": state, "restarts": 3 if died else 0},
+            **{"uptime_s": 45_210.0, "cpu_percent": percent, "rss_bytes": memory, "devices": [], "pid": 5000 + index},
+            **{"address": f"{host}.example:{2222 + index}", "probe_error": None},
             "gpu_memory_bytes": 30 * _GIB if self._gpus and job == "worker" and index % 8 < 2 else None,
             "last_exit": exit if died else None,
         }
 
     def _records(self) -> list[dict[str, Any]]:
-        records: list[dict[str, Any]] = []
-        for number in range(RUNS):
-            program, outcome = _PROGRAMS[number % len(_PROGRAMS)]
-            name = "train" if program == "script" else program
-            failed = number % 9 == 5
-            record: dict[str, Any] = {
-                "run": f"{name}-{number:04x}",
-                "program": program,
-                "parameters": {"argument": "train_transformer.py"} if program == "script" else {"samples": 10_000_000},
-            }
-            record |= {"state": "failed" if failed else "succeeded", "seconds": 3.0 * number + 0.4}
-            record |= {"started": self._now - 600 * (RUNS - number), "origin": None, "result": {"value": 1.5}}
-            record |= {"outcome": outcome, "error": None}
-            if failed:
-                error = _ERROR if program == "script" else _ERROR_LINE
-                first, *more = error.splitlines()
-                outcome = " ".join((first, *more[-1:]))
-                record |= {"outcome": outcome, "error": {"message": error, "hint": ""}, "result": None}
-            if number >= RUNS - 3:
-                record |= {"state": "running", "outcome": "", "error": None, "result": None}
-            records.append(record)
+        records = [self._record(number) for number in range(RUNS)]
+        progress = {"done": 4100, "total": 10_000, "unit": "steps", "seconds": 32.0}
+        for record, activity in zip(records[-3:], _ACTIVITIES, strict=True):
+            record |= {"state": "running", "outcome": "", "error": None, "activity": activity, "ended": None}
+        records[-3]["progress"] = progress
         return records
 
-    def _progress(self) -> dict[str, Any]:
-        first, second, third = [record["run"] for record in self._records()[-3:]]
-        progress = {"done": 4100, "total": 10_000, "unit": "steps", "seconds": 32.0}
+    def _record(self, number: int) -> dict[str, Any]:
+        program, outcome = _PROGRAMS[number % len(_PROGRAMS)]
+        name = "train" if program == "script" else program
+        error = (_ERROR if program == "script" else _ERROR_LINE) if number % 9 == 5 else None
+        if error is not None:
+            first, *more = error.splitlines()
+            outcome = " ".join((first, *more[-1:]))
+        started, seconds = self._now - 600 * (RUNS - number), 3.0 * number + 0.4
+        parameters: dict[str, Any] = {"samples": 10_000_000, "seed": number % 3}
+        metrics: dict[str, float | None] = {}
+        inputs = f"samples=10000000 seed={number % 3}"
+        if program == "script":
+            arguments = ["--rate", f"{0.1 / (1 + number % 5):.3g}", f"--batch={32 << number % 2}"]
+            parameters = {"argument": "train_transformer.py", "args": arguments, "module": None, "cwd": "/home/ann"}
+            inputs = " ".join(("train_transformer.py", *arguments))
+            metrics = {"loss": 0.03 + (number * 37 % 50) / 1000, "accuracy": None if number % 8 == 6 else 0.981}
         return {
-            first: {"progress": progress, "text": "step=4100 loss=0.4213"},
-            second: {"progress": None, "text": "step=250 loss=0.0312"},
-            third: {"progress": None, "text": "waits: worker:50 died (SIGKILL) and restarts in 12 s"},
+            **{"run": f"{name}-{number:04x}", "program": program, "inputs": inputs, "parameters": parameters},
+            **{"script": parameters.get("argument"), "state": "failed" if error else "succeeded"},
+            **{
+                "started": started,
+                "ended": started + seconds,
+                "seconds": seconds,
+                "waited": 12.0 if number == 97 else 0.1,
+            },
+            **{"error": error and {"message": error, "hint": _HINT}, "outcome": outcome, "timeout": None},
+            **{"progress": None, "activity": "", "metrics": metrics},
         }
 
-    def _sample(self) -> dict[str, Any]:
-        chance = self._random
-        tasks = [*(("ps", n) for n in range(4)), *(("worker", n) for n in range(WORKERS))]
+    def _sample(self, at: float) -> dict[str, Any]:
+        chance = random.Random(int(at) // 2)
         used = {
-            f"/job:{job}/task:{n}": [60 + 35 * chance.random(), int((700 + 100 * chance.random()) * 2**20)]
-            for job, n in tasks
+            f"/job:{job}/task:{n}": [
+                60 + 35 * chance.random(),
+                (812 << 20) if job == "ps" else int(800e6 * (1 + chance.random() / 9)),
+            ]
+            for job, n in _TASKS
         }
-        return {"time": time.time(), "tasks": used, "hosts": {}}
+        return {"time": at, "tasks": used}
 
     def _events(self) -> list[dict[str, Any]]:
-        events: list[dict[str, Any]] = []
+        found: list[tuple[float, str, str, str, str]] = []  # seconds ago, task, host, event, detail
         for number, (task, ago) in enumerate(
             [("worker:50", 700), ("worker:2", 1500), ("worker:50", 2400), ("ps:0", 3000)]
         ):
-            for kind, after, detail in (
-                ("died", 0.0, "SIGKILL; out of memory"),
-                ("started", 0.3, "pid 812"),
-                ("ready", 0.6, ""),
-            ):
-                events.append(
-                    {
-                        "time": self._now - ago + after,
-                        "task": task,
-                        "event": kind,
-                        "detail": detail,
-                        "host": f"node{number}",
-                    }
-                )
-        events += [  # within a second, at the end of the axis
-            {"time": self._now + n / 10, "task": "ps:1", "event": kind, "detail": "", "host": "node1"}
-            for n, kind in enumerate(("stopping", "stopped", "started", "ready", "died", "started", "ready"))
+            found.append((ago, task, f"node{number}", "died", "SIGKILL; out of memory"))
+            found.append((ago - 0.3, task, f"node{number}", "started", "pid 812"))
+            found.append((ago - 0.6, task, f"node{number}", "ready", ""))
+        restart = ("stopping", "stopped", "started", "ready", "died", "started", "ready")
+        found += [(-n / 10, "ps:1", "node1", event, "") for n, event in enumerate(restart)]  # at the end of the axis
+        found += [(3200 - n, f"worker:{n}", "node1", "ready", "") for n in range(20)]
+        return [
+            {"time": self._now - ago, "task": task, "host": host, "event": event, "detail": detail}
+            | {"kind": _KINDS.get(event, "plain")}
+            for ago, task, host, event, detail in sorted(found, key=lambda each: -each[0])
         ]
-        events += [
-            {"time": self._now - 3200 + n, "task": f"worker:{n}", "event": "ready", "detail": "", "host": "node1"}
-            for n in range(20)
-        ]
-        return events
 
-    def _follow_logs(self, level: str, name: str) -> Stream:
-        levels = {
-            "info": "Local rendezvous is aborting with status: CANCELLED",
-            "warning": "gRPC was retried (attempt 2 of 5)",
-        }
-        levels["error"] = (
-            "OP_REQUIRES failed at conv_ops.cc:1146: RESOURCE_EXHAUSTED: OOM when allocating tensor " + "x" * 150
-        )
-        lines = [
+    def logs(self, query: dict[str, str]) -> dict[str, Any]:
+        """Return all lines at once, and none later."""
+        if query.get("after"):
+            return log_answer([])
+        lines: list[dict[str, Any]] = [
             {"time": self._now - 60 + number / 10, "task": f"worker:{number % 5}", "line": text, "level": level}
-            for number, (level, text) in enumerate(list(levels.items()) * 60)
+            for number, (level, text) in enumerate(list(_LINES.items()) * 60)
         ]
-        if "-" in name:  # a run of a group
-            lines = [{**line, "task": name, "member": line["task"]} for line in lines]
-        shown = [line for line in lines if list(levels).index(str(line["level"])) >= list(levels).index(level)]
-        yield [*([("hidden", len(lines) - len(shown))] if len(shown) < len(lines) else []), ("lines", shown)]
-        while True:
-            time.sleep(2)
-            yield []
+        if "-" in query.get("tasks", ""):  # a run of a group
+            lines = [{**line, "task": query["tasks"], "member": line["task"]} for line in lines]
+        levels = list(_LINES)
+        shown = [line for line in lines if levels.index(line["level"]) >= levels.index(query.get("level", "info"))]
+        return log_answer(shown, hidden=len(lines) - len(shown))
 
 
 @contextlib.contextmanager

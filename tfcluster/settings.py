@@ -91,15 +91,23 @@ CONNECTIVITY_ALL_PAIRS_HOSTS = 15  # with more, each host tries only some of the
 CONNECTIVITY_MARGIN_SECONDS = 10.0  # the connecting process starts slowly on a busy host
 CLOCK_OFFSET_MAX_SECONDS = 5.0  # with more, times of one host cannot be compared with those of another
 # Views that follow a cluster.
-LIVE_WATCH_SECONDS = 86400.0  # of one request for the status at each change, which a view repeats
-LIVE_USAGE_SECONDS = 2.0  # between two requests for what hosts and tasks use; each costs an agent 3 ms
-LIVE_SAMPLES = 150  # of what hosts and tasks use, that are kept: of five minutes
+LIVE_POLL_SECONDS = 1.0  # between two questions of a view to an agent, while somebody looks
+LIVE_LOOK_SECONDS = 20.0  # after somebody has looked: the page asks again within ten seconds
+LIVE_TIMEOUT_SECONDS = 10.0  # for an agent to answer
+LIVE_USAGE_SECONDS = 3.0  # between two measurements of what a host and its tasks use; each costs an agent 3 ms
+LIVE_SAMPLES = 100  # of what hosts and tasks use, that are kept: of five minutes
+LIVE_CHANGE_SECONDS = 3.0  # in which the first answer to a view waits for the end of a change
+LIVE_WAIT_SECONDS = 30.0  # between two questions to all hosts about what a run waits for
 LIVE_RETRY_SECONDS = 5.0  # between two checks whether the cluster is up again on a host
 LIVE_EVENTS = 500  # the last ones
 LIVE_RUNS = 100  # the last ones of each host
+LIVE_VALUE_MAX_CHARS = 16_384  # of a value of a run's result, or of its error, that views get
+LIVE_EVENTS_BYTES = 1 << 18  # of the log of events, after which only the latest ones are read
 LIVE_HISTORIES = 50  # of runs whose curves are kept
+LIVE_HISTORY_SECONDS = 0.5  # in which the first answer about a run waits for its curves
 LIVE_LOG_LINES = 500  # the last ones of a log that is opened
 LIVE_LOG_LINES_MAX = 20_000  # of a log that is open, in the memory of `top`
+TOP_WIDE_COLUMNS = 150  # from which on the events are beside the tables
 TOP_REFRESH_SECONDS = 0.25  # at least, between two redraws of the screen of `top`
 # OpenSSH, and what is started on a host by it.
 SSH_FIRST_MESSAGE_SECONDS = 60.0  # ssh connects, and a login shell and Python start, perhaps on a busy host
@@ -340,10 +348,11 @@ LOGIN_PATH = "/usr/local/bin:/usr/bin:/bin"  # the variable PATH of a login, whe
 TEMPORARY_FOLDER = "/tmp"  # every user can create one in it
 
 # The page of `dashboard`.
-DASHBOARD_MESSAGE_SECONDS = 0.2  # between two messages to a page: what happens meanwhile is one
-DASHBOARD_LOG_SECONDS = 1.0  # between two reads of a log that is open
+DASHBOARD_VIEW_SECONDS = 10.0  # for something new, until a page asks again
+DASHBOARD_LOG_SECONDS = 1.0  # between two questions of a page for new lines
+DASHBOARD_QUIET_SECONDS = 10.0  # the same while none are expected
+DASHBOARD_LINES_MAX = 5000  # in one answer
 DASHBOARD_METRICS_SECONDS = 2.0  # for a host to answer, when /metrics is asked for
 DASHBOARD_REQUEST_SECONDS = 30.0  # for a browser to send a request, or to read a part of an answer
 DASHBOARD_STRANGERS_MAX = 32  # connections without the token: a browser opens six
-DASHBOARD_START_SECONDS = 15.0  # of a run, which its duration does not count: the fork server imports TensorFlow
 DASHBOARD_LINES, DASHBOARD_RUNS = 500, 100  # that are shown at first

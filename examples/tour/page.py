@@ -1,9 +1,9 @@
-"""A training that reports its loss: the page shows it as a curve while it runs, and a report keeps it.
+"""A training that reports its loss: the page shows it as a curve while it runs.
 
 tfcluster run --detach --name page examples/tour/page.py
 tfcluster dashboard
 tfcluster wait page
-tfcluster dashboard --report page.html page
+tfcluster runs page
 tfcluster down
 """
 

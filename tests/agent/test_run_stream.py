@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from tests.processes.test_run_driver import files_up_to
-from tfcluster import settings
-from tfcluster.agent.handlers.runs import Output, _late_devices, read_latest_metrics, skip, stream_files
+from tfcluster.agent.handlers.runs import Output, _late_devices, skip, stream_files
 from tfcluster.client.runs.runs import encode
 from tfcluster.core.devices import Device, select
 from tfcluster.core.runs import RunOptions
@@ -142,18 +141,6 @@ def test_a_client_that_reconnects_receives_each_event_once() -> None:
 
     for had in range(len(whole) + 1):
         assert asyncio.run(rest(whole[:had])) == whole[had:]
-
-
-def test_the_latest_metrics_are_in_the_last_part_of_a_file_that_grows(tmp_path: Path) -> None:
-    events = tmp_path / "events.jsonl"
-    assert read_latest_metrics(events) is None
-    append(events, event("run"))
-    assert read_latest_metrics(events) is None
-    for step in range(2000):
-        append(events, event("metric", name="loss", value=step, step=step))
-    append(events, event("metric", task="worker:1", name="loss", value=0.5) + b'{"event": "metric", "na')
-    assert events.stat().st_size > settings.IO_BLOCK_BYTES
-    assert read_latest_metrics(events) == {"metrics": {"loss": 1999, "worker:1": {"loss": 0.5}}}
 
 
 def device(task: int, kind: str) -> Device:

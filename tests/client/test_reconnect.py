@@ -5,23 +5,20 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from tests.agent.hosts import topology_of
 from tests.conftest import wait_for
 from tfcluster import settings
-from tfcluster.client.cluster import Cluster, cluster_of
-from tfcluster.client.live.hosts import LiveHosts
+from tfcluster.client.cluster import Cluster
 from tfcluster.client.rpc.agent_client import AgentClient, AgentDisconnectedError
 from tfcluster.client.rpc.parallel import StreamContext
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.runs import launch
 from tfcluster.client.runs.runs import RunResponse, keep_leases_alive, read_records
-from tfcluster.core.usage import HostUsage, ProcessUsage
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api import Request
 from tfcluster.protocol.api.cluster import StatusRequest, TopologyRequest
@@ -190,41 +187,3 @@ def test_a_host_that_is_lost_twice_is_joined_by_one_thread_with_the_latest_addre
     lost.ended.set()
     assert host.joined == ["second", "third"]
     assert len(host.threads) == 1
-
-
-IDLE = ProcessUsage(1.0, 1 << 20)
-
-
-def test_a_host_that_has_left_while_it_was_away_is_forgotten() -> None:
-    both = topology_of()
-    one = replace(both, generation=both.generation + 1, hosts=both.hosts[:1], tasks=both.on("a"))
-    hosts = LiveHosts(cluster_of(both), None)
-    assert hosts.take_topology(both) == ([], [])
-    hosts.lose("b", "it cannot be reached", is_remote=True)
-    assert hosts.links()["b"].lost_at is not None
-    assert hosts.take_topology(one) == ([], ["b"])
-    hosts.lose("b", "it cannot be reached", is_remote=True)  # from a thread that has not ended yet
-    assert list(hosts.links()) == ["a"]
-    assert hosts.find_failure() is None
-    hosts.note_down("a")
-    assert hosts.find_failure() is not None
-
-
-def test_a_task_without_a_process_uses_no_cpu() -> None:
-    hosts = LiveHosts(cluster_of(topology_of()), None)
-    for seconds in (1.0, 2.0):
-        hosts.take_usage("a", HostUsage(IDLE, {"worker:0": replace(IDLE, cpu_seconds=seconds)}))
-    assert hosts._cpu_percents["worker:0"] > 0
-    hosts.take_usage("a", HostUsage(IDLE, {}))
-    assert hosts._cpu_percents == {}, "what a process has used is not used by none"
-
-
-def test_a_topology_with_a_lower_number_is_that_of_the_next_cluster_if_no_host_has_a_status() -> None:
-    first = topology_of()
-    second = replace(first, generation=first.generation + 1)
-    hosts = LiveHosts(cluster_of(first), None)
-    hosts.take_topology(second)
-    assert hosts.take_topology(replace(first, hosts=first.hosts[:1], tasks=first.on("a"))) == ([], []), "an older one"
-    hosts.lose("b", "it cannot be reached", is_remote=True)
-    hosts.note_down("a")
-    assert hosts.take_topology(replace(first, hosts=first.hosts[:1], tasks=first.on("a"))) == ([], ["b"])

@@ -28,11 +28,6 @@ def test_metrics_are_curves_with_a_line_for_each_reporter_and_their_latest_value
         ("w", "worker:0"): [(9, 2.0, 0.3)],
         ("loss", "a:1 b"): [(4, 0.2, None)],
     }
-    history = RunHistory("script-1")
-    for step, loss in enumerate((0.5, None)):
-        history.update({"event": "metric", "name": "norm", "value": 2.0, "step": step, "seconds": 1.0})
-        history.update({"event": "metric", "name": "loss", "value": loss, "step": step, "seconds": 1.0})
-    assert (history.metrics, history.step) == ({"norm": 2.0, "loss": None}, 1)
 
 
 def test_a_long_curve_keeps_its_shape_and_its_last_point() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import os
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -190,10 +189,37 @@ def test_the_page_gets_the_time_at_which_each_line_of_a_run_was_written(demo: Sa
     demo("wait", run)
     status, text, _ = served.request(f"/api/logs?tasks={run}&until={time.time()}")
     assert status == 200
-    (shown,) = [json.loads(data) for data in re.findall(r"^event: lines\ndata: (.*)$", text, re.MULTILINE)]
+    answer = json.loads(text)
     stored = demo.json_lines("logs", run)
-    assert shown == [{**line, "level": None} for line in stored]
-    assert len({line["time"] for line in shown}) == 3
+    assert answer["lines"] == [{**line, "level": None} for line in stored]
+    assert len({line["time"] for line in stored}) == 3
+    assert (answer["hidden"], answer["omitted"], answer["problem"], answer["end"]) == (0, 0, None, True)
+
+
+def test_lines_of_a_log_come_once_each_if_the_page_names_its_position(demo: Sandbox, served: Served) -> None:
+    flag = demo.spec("", "more")
+    wait = f"while os.path.exists({str(flag)!r}): time.sleep(0.05)"
+    script = demo.spec(f"import os, time\nprint('one', flush=True)\n{wait}\nprint('two')", "lines.py")
+    run = demo("run", "--detach", script).stdout.strip()
+    seen: list[str] = []
+    after = ""
+
+    def ask() -> list[str]:
+        nonlocal after
+        status, text, _ = served.request(f"/api/logs?tasks={run}&after={quote(after)}")
+        assert status == 200
+        seen.extend(line["line"] for line in json.loads(text)["lines"])
+        after = json.loads(text)["after"]
+        return seen
+
+    wait_for(lambda: ask() == ["one"])
+    flag.unlink()
+    demo("wait", run)
+    assert ask() == ["one", "two"]
+    assert served.request(f"/api/logs?tasks={run}&after=5")[0] == 400
+    status, text, _ = served.request("/api/logs?tasks=absent")
+    assert status == 400
+    assert "absent" in json.loads(text)["message"]
 
 
 def test_the_page_gets_entries_from_a_level_on_and_how_many_are_hidden(demo: Sandbox, served: Served) -> None:
@@ -201,22 +227,41 @@ def test_the_page_gets_entries_from_a_level_on_and_how_many_are_hidden(demo: San
     until = time.time()
     status, text, _ = served.request(f"/api/logs?tasks=ps&level=error&until={until}")
     assert status == 200
-    (hidden,) = re.findall(r"^event: hidden\ndata: (\d+)$", text, re.MULTILINE)
     stored = demo.json_lines("logs", "ps")
     levels = [entry_level(line["line"]) for line in stored if line["time"] <= until]
-    assert int(hidden) == levels.count(LogLevel.INFO) + levels.count(LogLevel.WARNING) > 0
+    assert json.loads(text)["hidden"] == levels.count(LogLevel.INFO) + levels.count(LogLevel.WARNING) > 0
     assert "Started server" not in text
 
 
 def test_nothing_is_kept_of_a_run_that_does_not_exist(served: Served) -> None:
     status, text, _ = served.request("/api/runs/no-such-run")
     assert (status, json.loads(text)["message"]) == (404, "no run 'no-such-run'")
-    connection = http.client.HTTPConnection(urlsplit(served.base).netloc, timeout=60)
-    with contextlib.closing(connection):
-        connection.request("GET", "/api/state", headers={"Authorization": f"Bearer {served.token}"})
-        first = connection.getresponse().read1(1 << 20).decode()  # all that is known, in one part
-    assert "event: state" in first
-    assert "no-such-run" not in first
+    status, text, _ = served.request("/api/view")
+    assert status == 200
+    assert "no-such-run" not in text
+
+
+def test_a_view_that_the_page_has_is_not_sent_again(demo: Sandbox, served: Served) -> None:
+    status, text, headers = served.request("/api/view")
+    view = json.loads(text)
+    assert status == 200
+    tag = headers["ETag"]
+    status, text, later = served.request("/api/view", headers={"If-None-Match": tag})  # waits for another one
+    assert status == 200
+    assert later["ETag"] != tag
+    assert json.loads(text)["time"] > view["time"]
+    kinds = {event["event"]: event["kind"] for event in view["events"]}
+    assert {name: kinds[name] for name in ("up", "ready", "started")} == {
+        "up": "good",
+        "ready": "good",
+        "started": "plain",
+    }
+    run = demo("run", "pi", "--samples", "1e4", "-o", "json").stdout.splitlines()[-1]
+    path = f"/api/runs/{json.loads(run)['run']}"
+    status, text, headers = served.request(path)
+    assert json.loads(text)["record"]["state"] == "succeeded"
+    status, text, _ = served.request(path, headers={"If-None-Match": headers["ETag"]})
+    assert (status, text) == (304, "")
 
 
 @pytest.mark.slow
@@ -360,73 +405,6 @@ def test_logs_by_task_and_text(demo: Sandbox, served: Served, browser: Browser, 
     wait_for(lambda: "absent" in browser.text("section .problem"))
 
 
-def test_names_of_hosts_tasks_and_runs_are_text(served: Served, browser: Browser) -> None:
-    """Whatever the agents would say: a spec and `run --name` accept no such names."""
-    browser.open(served.at(""))
-    wait_for(lambda: is_live(browser))
-    task: dict[str, Any] = dict.fromkeys(("job", "task", "host", "state"), TAG) | {
-        "index": 0,
-        "restarts": 1,
-        "uptime_s": 1.0,
-    }
-    last_exit = {"reason": TAG, "time": 0, "detail": TAG}
-    task |= {"cpu_percent": 1.0, "rss_bytes": 1, "gpu_memory_bytes": 3 << 30, "last_exit": last_exit}
-    run: dict[str, Any] = dict.fromkeys(("run", "program", "state", "outcome"), TAG) | {"seconds": 1.0, "started": 0.0}
-    run |= {"parameters": {}, "origin": None, "gpu_memory_bytes": 2 << 30, "error": {"message": TAG, "hint": TAG}}
-    run |= {"result": {TAG: TAG, "metrics": {"worker:0": {TAG: 0.5}}}}
-    model = {
-        "status": {"cluster": TAG, "hosts": [{"host": TAG, "state": TAG}], "tasks": [task], "runs": [run]},
-        "problems": {TAG: TAG},
-        "records": [run],
-        "events": [{"time": 0, "event": TAG, "task": TAG, "detail": TAG}],
-        **{"progress": {}, "samples": []},
-    }
-    script = (
-        "const [model, done] = arguments; const parent = document.createElement('main'); document.body.append(parent);"
-        "Promise.all(['overview', 'events', 'rundetail', 'curves'].map((name) => import(`/${name}.js`)))"
-        ".then(([o, e, r, c]) => {"
-        "  for (const View of [o.OverviewView, e.EventsView]) new View(parent).update(model, 'all');"
-        "  const run = model.records[0], curves = new c.Curves(); parent.append(curves.node);"
-        "  curves.show([{name: run.run, reporter: run.run, points: [[0, 1, 0]]},"
-        "    {name: run.run, reporter: '', points: []}]);"
-        "  parent.append(r.runHead(run, run.state), ...r.outcome(run, [run.run]),"
-        "    ...r.members([{task: run.run, host: run.run, state: run.run}]));"
-        "  const text = parent.textContent;"
-        "  done([parent.querySelectorAll('img, script').length, text.split(run.run).length, text]);"
-        "}, (error) => done(String(error)))"
-    )
-    elements, count, text = browser.chrome.execute_async_script(script, model)
-    assert elements == 0
-    assert count > 16
-    assert "3.0 GiB" in text
-    assert "GPU 2.0 GiB" in text
-    assert f"worker:0 {TAG}0.5" in text
-    assert not browser.run("return 'owned' in window")
-
-
-def test_a_report_is_one_file(demo: Sandbox, browser: Browser) -> None:
-    name = f"{TAG}.py"
-    printed = f"print('</script>{TAG}')\nprint({DIRECTION!r})\n"
-    demo.spec(f"import tfcluster\n{printed}for i in range(9): tfcluster.metric('loss', i, i)\n", name)
-    run = json.loads(demo("run", "-o", "json", name).stdout.splitlines()[-1])["run"]
-    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # an odd locale changes nothing
-    written = demo("dashboard", "--report", "out.html", env=ascii_only).stdout
-    assert written == f"the report of {run} is in out.html\n"
-    page = demo.folder / "out.html"
-    browser.open(page.as_uri())
-    browser.click("[data-metric=loss] summary")
-    wait_for(lambda: points(browser) == 9)
-    assert browser.run("return document.querySelector('[data-metric=loss] canvas').width") > 0
-    assert browser.violations() == []
-    assert f"</script>{TAG}" in browser.text(".log")
-    assert SHOWN_DIRECTION in browser.text(".log")
-    assert f"{TAG}.py" in browser.text("h2 + .facts")
-    assert browser.run("return document.querySelector('img') === null && !('owned' in window)")
-    assert browser.complaints() == []
-    own = page.read_text().replace("/*! https://github.com/leeoniya/uPlot", "")  # the comment that names its origin
-    assert not re.search(r'(?:src|href)="|https?://(?!www\.w3\.org/2000/svg")', own)
-
-
 def test_the_placed_graph_of_a_run_is_downloaded(
     demo: Sandbox, served: Served, browser: Browser, tmp_path: Path
 ) -> None:
@@ -442,13 +420,6 @@ def test_the_placed_graph_of_a_run_is_downloaded(
     assert 'label="/job:ps/task:0/device:CPU:0"' in text
     assert 'label="y2\\nSub"' in text
     assert browser.violations() == []
-
-
-@pytest.mark.slow
-def test_a_report_of_a_run_that_has_not_ended(demo: Sandbox, training: str) -> None:
-    result = demo("dashboard", training, "--report", "out.html", code=2)
-    assert f"{training} has not ended" in result.stderr
-    assert "tfcluster wait" in result.stderr
 
 
 def test_the_browser_is_given_no_token_that_others_can_read(demo: Sandbox) -> None:
@@ -474,5 +445,4 @@ def test_wrong_options(demo: Sandbox, served: Served) -> None:
     port = str(urlsplit(served.base).port)
     result = demo("dashboard", "--no-browser", "--port", port, code=2)
     assert f"port {port} of 127.0.0.1 cannot be used: Address already in use" in result.stderr
-    assert "serves no page" in demo("dashboard", "--report", "a.html", "--no-browser", code=2).stderr
     assert "no run 'no-such-run'" in demo("dashboard", "no-such-run", code=2).stderr

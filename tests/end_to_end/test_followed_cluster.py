@@ -1,4 +1,4 @@
-"""What a page is told when hosts go away and the cluster goes down and comes up again, and what it asks the agents."""
+"""What a page is told when hosts go away and the cluster goes down and comes up again."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.conftest import Command, Sandbox, make_sandbox, wait_for
+from tests.page_client import FollowedPage
 
 _PLAYED = (sys.executable, "-m", "tests.played")
 _SPEC = """name: two
@@ -28,41 +26,6 @@ jobs:
 """
 
 
-class Page:
-    """Receives what a page does, in a thread."""
-
-    def __init__(self, url: str) -> None:
-        base, _, token = url.partition("/#token=")
-        request = urllib.request.Request(f"{base}/api/state", headers={"Authorization": f"Bearer {token}"})
-        self._stream = urllib.request.urlopen(request)
-        self.state: dict[str, Any] = {}
-        self.samples: list[Any] = []
-        self.events: list[Any] = []
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        kind = ""
-        with contextlib.suppress(OSError, ValueError):
-            for line in self._stream:
-                if line.startswith(b"event: "):
-                    kind = line[7:].decode().strip()
-                elif line.startswith(b"data: "):
-                    value = json.loads(line[6:])
-                    if kind == "state":
-                        self.state = value
-                    elif kind in ("samples", "events"):
-                        getattr(self, kind).extend(value)
-
-    @property
-    def states(self) -> dict[str, str]:
-        """The states of the tasks, and the cluster's at the empty name."""
-        status = self.state.get("status", {"state": "unknown", "tasks": []})
-        return {"": status["state"], **{f"{each['job']}:{each['index']}": each["state"] for each in status["tasks"]}}
-
-    def task(self, index: int) -> Any:
-        return self.state["status"]["tasks"][index]
-
-
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[Sandbox]:
     """A worker on each of two hosts."""
@@ -72,13 +35,13 @@ def two(tmp_path: Path) -> Iterator[Sandbox]:
 
 
 @contextlib.contextmanager
-def open_page(two: Sandbox) -> Iterator[Page]:
-    often = two.with_settings({"LIVE_RETRY_SECONDS": 0.3, "LIVE_USAGE_SECONDS": 0.3})
+def open_page(two: Sandbox) -> Iterator[FollowedPage]:
+    often = two.with_settings({"LIVE_RETRY_SECONDS": 0.3, "LIVE_POLL_SECONDS": 0.3, "LIVE_USAGE_SECONDS": 0.3})
     command = [*two.command, "dashboard", "--no-browser", "-o", "json"]
     environment = {**two.environment, **often}
     with Command(command, cwd=two.folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
-            yield Page(json.loads(process.stdout.readline())["url"])
+            yield FollowedPage(json.loads(process.stdout.readline())["url"])
         finally:
             process.terminate()
 
@@ -93,26 +56,27 @@ def test_a_host_goes_away_then_the_cluster_and_both_come_back(two: Sandbox) -> N
         os.kill(page.task(1)["pid"], signal.SIGKILL)
         wait_for(lambda: page.task(1)["restarts"] == 1 and page.states == ready)
         wait_for(lambda: any(event["event"] == "died" and event["host"] == "beta" for event in page.events))
-        wait_for(lambda: len(page.samples) > 2 and page.samples[-1]["hosts"]["beta"] is not None)
+        wait_for(lambda: len(page.samples()) > 2)
+        assert {"/job:worker/task:0", "/job:worker/task:1"} == {*page.samples()[-1]["tasks"]}
 
         away.touch()
-        wait_for(lambda: page.states["worker:1"] == "unresponsive" and "beta" in page.state["problems"])
+        wait_for(lambda: page.states["worker:1"] == "unresponsive" and "beta" in page.view["problems"])
         assert page.task(1)["restarts"] == 1  # what was known of it last
         assert page.task(1)["last_exit"]["reason"] == "SIGKILL"
         assert page.states["worker:0"] == "ready"
         uptime = page.task(0)["uptime_s"]
         wait_for(lambda: page.task(0)["uptime_s"] > uptime)  # the other host goes on
         away.unlink()
-        wait_for(lambda: page.states == ready and not page.state["problems"])
+        wait_for(lambda: page.states == ready and not page.view["problems"])
 
         two("scale", "worker=3", "--yes")
         wait_for(lambda: page.states == {**ready, "worker:2": "ready"})
         two("down")
-        wait_for(lambda: page.state["problems"] == {"": "cluster 'two' went down"})
+        wait_for(lambda: page.view["problems"] == {"": "cluster 'two' went down"})
         assert page.states[""] == page.states["worker:2"] == "stopped"
         known = len(page.events)
         two("up", two.folder / "cluster.yaml")  # its topology is the first one again
-        wait_for(lambda: page.states == ready and not page.state["problems"])
+        wait_for(lambda: page.states == ready and not page.view["problems"])
         wait_for(
             lambda: any(event["task"] == "worker:1" and event["event"] == "ready" for event in page.events[known:])
         )
@@ -128,8 +92,8 @@ def test_runs_of_a_cluster_that_is_down_and_a_page_before_it_is_up(two: Sandbox)
     two("down")
     with open_page(two) as page:
         wait_for(lambda: page.states == {"": "stopped"})
-        assert page.state["problems"] == {"": "cluster 'two' is not running"}
-        wait_for(lambda: [record["run"] for record in page.state["runs"]] == [run])
-        assert page.state["runs"][0]["state"] == "succeeded"
+        assert page.view["problems"] == {"": "cluster 'two' is not running"}
+        wait_for(lambda: [record["run"] for record in page.view["runs"]] == [run])
+        assert page.view["runs"][0]["state"] == "succeeded"
         two("up", two.folder / "cluster.yaml")
         wait_for(lambda: page.states == {"": "running", "worker:0": "ready", "worker:1": "ready"})

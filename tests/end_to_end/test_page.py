@@ -8,11 +8,15 @@ import functools
 import hashlib
 import io
 import itertools
+import re
 import time
 from collections.abc import Iterator
+from datetime import datetime
+from http import HTTPStatus
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 import pytest
 from selenium.common.exceptions import StaleElementReferenceException
@@ -22,15 +26,16 @@ from selenium.webdriver.common.keys import Keys
 
 from tests.browser import Browser, open_browser
 from tests.conftest import mostly_slow, wait_for
-from tests.recorded_page import RecordedApi, serve_recorded
-from tfcluster.dashboard.api import Stream
+from tests.recorded_page import RecordedApi, log_answer, serve_recorded
+from tfcluster.dashboard.api import RequestError
 
 COMPARED = "run/linear-0061,linear-005d"
 CHOOSE = (
     "const list = document.querySelector(arguments[0]); list.value = arguments[1];"
     "list.dispatchEvent(new Event('change'))"
 )
-VIEWS = ("overview", "run/linear-0061", COMPARED, "logs", "events")
+TEN = f"run/{','.join(f'train-{number:04x}' for number in range(94, 54, -4))}"
+VIEWS = ("overview", "runs", "run/linear-0061", COMPARED, TEN, "logs", "events")
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +56,9 @@ def show(browser: Browser, url: str, view: str, width: int = 1280, colours: str 
     browser.open(url)
     wait_for(lambda: browser.text("#link") == "live")
     browser.run("location.hash = arguments[0]", view)
-    shown = {"overview": "progress:not([hidden])", "logs": ".log div", "events": "#events tr"}.get(view, ".u-over")
-    wait_for(lambda: browser.run("return document.querySelectorAll(arguments[0]).length", shown))
+    shown = {"overview": "progress", "runs": "#all-runs tr", "logs": ".log div", "events": "#events tr"}
+    wait_for(lambda: browser.attribute("body", "data-view") == view.partition("/")[0])
+    wait_for(lambda: browser.run("return document.querySelectorAll(arguments[0]).length", shown.get(view, ".u-over")))
 
 
 def is_text(browser: Browser, selector: str, text: str) -> bool:
@@ -69,7 +75,7 @@ def wider(browser: Browser, width: int) -> list[str]:
         "const isWide = (node) => node.getBoundingClientRect().right > arguments[0]"
         " || (node.matches('td, tbody th') && node.scrollWidth > node.clientWidth + 1);"
         "return [...document.querySelectorAll('*')].filter((node) => node.getClientRects().length"
-        " && !node.closest('.log, .numbers, .plot, .hidden') && isWide(node))"
+        " && !node.closest('.log, .numbers, .plot, .scroll, .hidden') && isWide(node))"
         ".map((node) => node.outerHTML.slice(0, 200))"
         ".concat(document.documentElement.scrollWidth > arguments[0] ? document.documentElement.scrollWidth : [])"
     )
@@ -88,6 +94,15 @@ def test_nothing_is_wider_than_the_window_and_axe_finds_nothing(
     assert wider(browser, width) == []
     assert browser.complaints() == []
     assert browser.violations() == []
+
+
+@pytest.mark.parametrize("view", ["overview", "events"])
+def test_the_axis_fits_into_a_narrow_window_for_each_span(browser: Browser, url: str, view: str) -> None:
+    show(browser, url, view, 400)
+    for seconds in (600, 3600, 86400, 0):
+        browser.run(CHOOSE, "[aria-label='time shown']", str(seconds))
+        wait_for(lambda: browser.run("return document.querySelectorAll('.tick').length"))
+        assert wider(browser, 400) == []
 
 
 def test_rows_are_cards_in_a_narrow_window(browser: Browser, url: str) -> None:
@@ -112,13 +127,12 @@ def test_the_list_of_runs_has_progress_and_results(browser: Browser, url: str) -
     assert browser.text("[data-run='linear-005d'] .result").startswith("y = 2.006x + 0.1702")
     assert browser.text("[data-run='pi-0060'] .result").startswith("pi = 3.14158")
     assert browser.text("[data-run='train-005e'] .program") == "train_transformer.py"
-    error = "[data-run='train-0056'] details"
+    error = "[data-run='mean-005f'] details"
     height = "return document.querySelector(arguments[0]).getBoundingClientRect().height"
     assert "ValueError" in browser.text(f"{error} summary")
-    for each in (error, "[data-run='mean-005f'] details"):
-        assert 10 < browser.run(height, each) < 30, "it is one line"
+    assert 10 < browser.run(height, error) < 30, "it is one line"
     browser.click(f"{error} summary")
-    assert "line 41, in step" in browser.text(f"{error} pre")
+    assert browser.text(f"{error} pre").startswith("worker:3 on node3 failed")
     assert browser.violations() == []
 
 
@@ -128,8 +142,11 @@ def test_what_needs_attention_is_shown_and_the_rest_on_demand(browser: Browser, 
     assert rows(browser, "tasks") < 60
     browser.click("section:has(#tasks) .more")
     assert rows(browser, "tasks") == 60
-    browser.type("section:has(#runs) input", "linear")
-    assert {name.partition("-")[0] for name in browser.text("#runs").split() if "-0" in name} == {"linear"}
+    browser.type("[aria-label='filter tasks']", "node7")
+    wait_for(lambda: rows(browser, "tasks") == 7)
+    assert rows(browser, "runs") == 3 + 8, "those that are active, and the latest"
+    browser.click(".all")
+    wait_for(lambda: rows(browser, "all-runs") == 100)
 
 
 def test_the_problem_of_a_host_is_shown_in_all_views(browser: Browser, url: str) -> None:
@@ -137,11 +154,192 @@ def test_the_problem_of_a_host_is_shown_in_all_views(browser: Browser, url: str)
     problem = browser.text("#problem")
     assert problem == "ssh: connect to host node7.example port 22: Connection timed out"
     browser.click(".cancel")
+    wait_for(lambda: browser.run("return document.activeElement.innerText") == "Keep")
+    ActionChains(browser.chrome).send_keys(Keys.ESCAPE).perform()
+    wait_for(lambda: not browser.run("return document.querySelector('dialog').open"))
+    browser.click(".cancel")
     browser.click("dialog button:not(.danger)")
+    wait_for(lambda: not browser.run("return document.querySelector('dialog').open"))
     for view, shown in (("logs", ".log"), ("events", "#events"), ("overview", "#runs")):
         browser.run("location.hash = arguments[0]", view)
         wait_for(functools.partial(browser.text, shown))
         assert browser.text("#problem") == problem
+
+
+TAG = "<img src=x onerror=window.owned=1>"
+DIRECTION, SHOWN_DIRECTION = "\r\u202efdp.exe \x1b[31m", r"\r\u202efdp.exe \x1b[31m"
+# What preact would take for an element, if it were the child of one.
+ELEMENT = {"type": "img", "props": {"src": "x"}, "__b": 1}
+
+
+class _HostileApi(RecordedApi):
+    """Has HTML and control characters in all texts."""
+
+    def answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any], tag: str = "") -> Any:
+        known = unquote(path).replace(TAG + DIRECTION, "")
+        return _spoil(super().answer(method, known, query, body))
+
+    def view(self) -> dict[str, Any]:
+        view = super().view()
+        view["events"][-1]["detail"] = ELEMENT
+        view["runs"][-1]["activity"] = ELEMENT
+        view["runs"][-1]["parameters"]["seed"] = ELEMENT
+        return view
+
+
+def _spoil(value: Any) -> Any:
+    if value is ELEMENT:
+        return value
+    if isinstance(value, dict):
+        return {name: _spoil(each) for name, each in value.items()} | (
+            {"metrics": {TAG + DIRECTION: 1.0}} if value.get("metrics") else {}
+        )
+    if isinstance(value, list):
+        return [_spoil(each) for each in value]
+    return TAG + DIRECTION + value if isinstance(value, str) else value
+
+
+def test_all_that_comes_from_the_cluster_is_text(browser: Browser) -> None:
+    run = quote(f"{TAG}{DIRECTION}linear-005d", safe="")
+    count = "return document.body.textContent.split(arguments[0]).length"
+    with serve_recorded(_HostileApi()) as url:
+        browser.resize(1280)
+        browser.open(url)
+        for view in ("overview", "runs", f"run/{run}", f"run/{run},{run}", "logs", "events"):
+            browser.run("location.hash = arguments[0]", view)
+            wait_for(lambda: browser.run(count, TAG + SHOWN_DIRECTION) > 20)
+            html = browser.run("return document.body.outerHTML")  # with the tooltips
+            assert "\u202e" not in html
+            assert "\x1b" not in html
+            assert browser.run("return document.querySelector('img, #page script') === null && !('owned' in window)")
+        browser.run("location.hash = arguments[0]", f"run/{run}")
+        wait_for(lambda: TAG in browser.text("[data-metric] .legend") and TAG in browser.text(".log"))
+        assert TAG in browser.text(".head")
+        assert browser.complaints() == []
+
+
+class _AwayApi(RecordedApi):
+    """Has a host that can be reached until it is told."""
+
+    is_away = False
+
+    def view(self) -> dict[str, Any]:
+        view = super().view()
+        away = {"state": "unreachable", "agent_pid": None, "tensorflow": None, "load": None}
+        for host in view["status"]["hosts"]:
+            host |= away if self.is_away and host["host"] == "node3" else {}
+        return view
+
+
+def test_a_host_that_is_lost_keeps_what_is_last_known(browser: Browser) -> None:
+    api = _AwayApi()
+    with serve_recorded(api) as url:
+        show(browser, url, "overview")
+        card, row = "[data-host=node3]", "[data-task='worker:3']"
+        assert "24 GiB of 64 GiB" in browser.text(card)
+        assert "Last known" not in browser.text(card)
+        colour = "return getComputedStyle(document.querySelector(arguments[0])).color"
+        ready = browser.run(colour, f"{row} .state .pill")
+        api.is_away = True
+        wait_for(lambda: "Last known" in browser.text(card))
+        assert "24 GiB of 64 GiB" in browser.text(card)
+        assert browser.text(f"{card} .pill") == "unreachable"
+        assert browser.run(colour, f"{row} .state .pill") != ready
+        assert browser.violations() == []
+        api.is_away = False
+        wait_for(lambda: "Last known" not in browser.text(card))
+        assert browser.run(colour, f"{row} .state .pill") == ready
+
+
+def test_what_the_user_does_survives_an_update(browser: Browser, url: str) -> None:
+    show(browser, url, "overview")
+    browser.click("[data-run='mean-005f'] summary")
+    browser.run(
+        "getSelection().selectAllChildren(document.querySelector('[data-task=\"ps:2\"] td.host'));"
+        "document.querySelector('[data-task=\"worker:1\"] .restart').focus(); scrollTo(0, 300);"
+        "window.rows = [...document.querySelectorAll('tr')]"
+    )
+    before = browser.run("return document.querySelector('#tasks path').getAttribute('d')")
+    wait_for(lambda: browser.run("return document.querySelector('#tasks path').getAttribute('d')") != before)
+    assert browser.run("return document.querySelector('[data-run=mean-005f] details').open")
+    assert browser.run("return getSelection().toString()") == "node2"
+    assert browser.run("return document.activeElement.getAttribute('aria-label')") == "restart worker:1"
+    assert browser.run("return scrollY") == 300
+    assert browser.run("return window.rows.every((row) => row.isConnected)")
+
+
+def test_a_hidden_page_asks_for_nothing(browser: Browser) -> None:
+    api = _CountingApi()
+    hide = (
+        "Object.defineProperty(document, 'visibilityState', {value: arguments[0], configurable: true});"
+        "document.dispatchEvent(new Event('visibilitychange'))"
+    )
+    with serve_recorded(api) as url:
+        show(browser, url, "run/linear-0061")
+        wait_for(lambda: {path.partition("?")[0] for path in api.paths} >= {"/api/view", "/api/logs"})
+        browser.run(hide, "hidden")
+        time.sleep(2.5)  # for the requests that are under way
+        api.paths.clear()
+        time.sleep(2.5)
+        assert api.paths == []
+        browser.run(hide, "visible")
+        wait_for(lambda: {*api.paths} == {"/api/view", "/api/logs", "/api/runs/linear-0061"})
+
+
+class _CountingApi(RecordedApi):
+    """Notes what it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paths: list[str] = []
+
+    def answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any], tag: str = "") -> Any:
+        self.paths.append(path)
+        return super().answer(method, path, query, body)
+
+
+def test_a_flat_line_is_in_the_middle_and_no_value_is_at_the_edge(browser: Browser, url: str) -> None:
+    show(browser, url, "overview")
+    heights = "return document.querySelector(arguments[0]).getAttribute('d').match(/(?<=,)[\\d.]+/g).map(Number)"
+    wait_for(lambda: len(browser.run(heights, "[data-task='ps:0'] td.memory path")) > 60)
+    assert {*browser.run(heights, "[data-task='ps:0'] td.memory path")} == {9}, "of 18 pixels"
+    values = browser.run(heights, "[data-task='worker:0'] td.memory path")
+    assert 3 < min(values) < 8
+    assert 10 < max(values) < 15
+
+
+def test_a_button_that_would_show_only_a_few_more_is_not_there(browser: Browser, url: str) -> None:
+    show(browser, url, "overview")
+    script = (
+        "const [counts, done] = arguments, isUrgent = (item) => item < 2;"
+        "const itemsOf = (count) => [...Array(count).keys()];"
+        "import('/parts.js').then((m) => done(counts.map((count) => m.shorten(itemsOf(count), isUrgent, 4).length)))"
+    )
+    assert browser.chrome.execute_async_script(script, [3, 6, 9, 10]) == [3, 6, 9, 6]
+
+
+def test_each_failed_run_has_its_error_behind_a_click(browser: Browser, url: str) -> None:
+    show(browser, url, "overview")
+    failed = "return [...document.querySelectorAll('#runs tr')].filter((row) => row.innerText.includes('failed'))"
+    assert browser.run(
+        f"const rows = (() => {{ {failed} }})(); return rows.every((row) => row.querySelector('summary'))"
+    )
+    assert browser.run(f"return (() => {{ {failed} }})().length") == 1
+
+
+@pytest.mark.parametrize("view", ["overview", "runs", "run/linear-0061", "logs", "events"])
+def test_a_time_has_a_date_unless_it_is_today_and_a_tooltip_with_all(browser: Browser, url: str, view: str) -> None:
+    show(browser, url, view)
+    script = (
+        "const today = new Date().toLocaleDateString('sv');"
+        "return [today, [...document.querySelectorAll('main time')].map((time) => [time.innerText, time.title])]"
+    )
+    today, times = browser.run(script)
+    assert times
+    for text, title in times:
+        day, clock = title.split()[1:3]
+        assert text == (clock if day == today else f"{day} {clock}")
+        assert re.fullmatch(r"\w{3} \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC[+-]\d\d:\d\d \(\S+\)", title)
 
 
 def test_hosts_are_equal_cards_with_bars(browser: Browser, url: str) -> None:
@@ -160,24 +358,34 @@ def test_hosts_are_equal_cards_with_bars(browser: Browser, url: str) -> None:
         assert browser.run("return getComputedStyle(document.querySelector('td.GPU')).display") == "none"
 
 
-def test_the_chart_library_is_that_of_the_npm_registry() -> None:
-    """It is uplot@1.6.32 of the npm registry, `dist/uPlot.iife.min.js`, unchanged."""
+@pytest.mark.parametrize(
+    ("name", "digest"),
+    [
+        # uplot@1.6.32, dist/uPlot.iife.min.js
+        ("uPlot.js", "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f"),
+        # htm@3.1.1, preact/standalone.module.js: htm with preact and its hooks
+        ("preact.js", "72284e8e9079c87817145df1110f74e8a2aa040b2fc384922e18dfcb46fc1fd7"),
+    ],
+)
+def test_the_libraries_are_those_of_the_npm_registry(name: str, digest: str) -> None:
     page = files("tfcluster.dashboard") / "page"
-    digest = hashlib.sha256((page / "uPlot.js").read_bytes()).hexdigest()
-    assert digest == "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f"
-    assert "MIT License" in (page / "uPlot.LICENSE.txt").read_text()
+    assert hashlib.sha256((page / name).read_bytes()).hexdigest() == digest
+    for library, license in (("uPlot", "MIT License"), ("preact", "MIT License"), ("htm", "Apache License")):
+        assert license in (page / f"{library}.LICENSE.txt").read_text()
 
 
 class _SlowApi(RecordedApi):
-    """Says nothing until it is told, and then that there are no runs."""
+    """Says nothing until it is told, and then once that there are no runs."""
 
     told = False
+    is_broken = False
 
-    def _follow_state(self) -> Stream:
+    def view(self) -> dict[str, Any]:
         while not self.told:
-            yield []
-        status = {**self._status(), "runs": []}
-        yield [("state", {"status": status, "problems": {}, "runs": []})]
+            time.sleep(0.1)
+        if self.is_broken:
+            raise RequestError(HTTPStatus.BAD_GATEWAY, "the agent does not answer")
+        return {**super().view(), "runs": [], "problems": {}}
 
 
 def test_the_page_says_nothing_before_it_is_known_and_its_header_stays(browser: Browser) -> None:
@@ -192,15 +400,25 @@ def test_the_page_says_nothing_before_it_is_known_and_its_header_stays(browser: 
         assert "No runs yet" not in browser.text("main")
         api.told = True
         wait_for(lambda: "No runs yet." in browser.text("main"))
-        wait_for(lambda: browser.text("#link") == "lost")  # the stream has ended
+        api.is_broken = True
+        wait_for(lambda: browser.text("#link") == "lost")
+        assert browser.text("#problem") == "the agent does not answer"
+        assert "No runs yet." in browser.text("main"), "what was last known stays"
         assert (browser.run(nav, "nav"), browser.run(nav, "#top")[1:]) == before
+        assert browser.chrome.title == "imagenet · lost · tfcluster"
+        assert browser.attribute("link[rel=icon]", "href") == "/icon-bad.svg"
+        api.is_broken = False
+        wait_for(lambda: browser.text("#link") == "live")
+        assert browser.text("#problem") == ""
+        assert browser.chrome.title == "imagenet · degraded · tfcluster"
+        assert browser.attribute("link[rel=icon]", "href") == "/icon-warn.svg"
 
 
 class _FailingApi(RecordedApi):
     """Cannot read the logs."""
 
-    def _follow_logs(self, level: str, name: str) -> Stream:
-        yield [("problem", "node7 does not answer"), ("end", None)]
+    def logs(self, query: dict[str, str]) -> dict[str, Any]:
+        return log_answer([], after="", problem="node7 does not answer", end=True)
 
 
 def test_why_there_are_no_logs_is_shown_also_when_nothing_follows(browser: Browser) -> None:
@@ -320,6 +538,8 @@ def test_runs_are_compared_on_one_chart_and_downloaded(browser: Browser, url: st
     show(browser, url, "run/linear-0061")
     wait_for(lambda: browser.text(".log .source").strip() == "worker:0")  # the output names the process, not the run
     browser.run(CHOOSE, "#compare", "linear-005d")
+    wait_for(lambda: browser.run("return !document.querySelector('#compare-run').disabled"))
+    browser.click("#compare-run")
     wait_for(lambda: "linear-005d worker:2" in browser.text("[data-metric=loss] .legend"))
     assert browser.run("return location.hash") == f"#{COMPARED}"
     browser.click("[data-metric=loss] summary")
@@ -338,6 +558,147 @@ def test_runs_are_compared_on_one_chart_and_downloaded(browser: Browser, url: st
         point[:2] for point in series_of("linear-005d", "loss")["worker:1"]
     ]
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def cells(browser: Browser, table: str, column: str) -> list[str]:
+    """Return the texts of a column of a table that sorts."""
+    script = (
+        "const [table, column] = arguments, head = document.querySelector(`#${table}`).closest('table').tHead.rows[0];"
+        "const index = [...head.cells].findIndex((cell) => cell.innerText.trim().split(' ')[0] === column);"
+        "return [...document.querySelectorAll(`#${table} tr`)].map((row) => row.cells[index].innerText)"
+    )
+    return list(browser.run(script, table, column))
+
+
+def sort_by(browser: Browser, table: str, column: str) -> str:
+    """Sort a table by a column, with the keyboard, and return the direction."""
+    xpath = f"//table[tbody[@id='{table}']]//button[.='{column}']"
+    button = browser.chrome.find_element(By.XPATH, xpath)
+    button.send_keys(Keys.ENTER)
+    heading = browser.chrome.find_element(By.XPATH, f"{xpath}/..")
+    return str(wait_for(lambda: heading.get_attribute("aria-sort")))
+
+
+def download(browser: Browser, folder: Path, name: str, button: str) -> Path:
+    """Return the file that a button saves."""
+    chrome: Any = browser.chrome
+    chrome.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(folder)})
+    browser.click(button)
+    wait_for((folder / name).exists)
+    return folder / name
+
+
+def test_the_table_of_runs_sorts_and_filters_and_is_downloaded(browser: Browser, url: str, tmp_path: Path) -> None:
+    show(browser, url, "runs")
+    assert cells(browser, "all-runs", "waited")[:4] == ["", "", "12 s", ""], "in the queue"
+    browser.type("#runs-filter", "train batch=64")
+    wait_for(lambda: rows(browser, "all-runs") == 0)
+    assert "Nothing matches." in browser.text("main")
+    browser.type("#runs-filter", "train succ")
+    wait_for(lambda: rows(browser, "all-runs") == 21)
+    head = "return [...document.querySelectorAll('thead th')].map((cell) => cell.innerText.trim())"
+    assert " ".join(browser.run(head)) == "choose run state program began took rate accuracy loss", "batch is the same"
+    assert sort_by(browser, "all-runs", "loss") == "ascending"
+    losses = list(map(float, cells(browser, "all-runs", "loss")))
+    assert losses == sorted(losses)
+    assert sort_by(browser, "all-runs", "loss") == "descending"
+    assert list(map(float, cells(browser, "all-runs", "loss"))) == losses[::-1]
+    for direction in ("ascending", "descending"):
+        assert sort_by(browser, "all-runs", "accuracy") == direction
+        known = [text != "" for text in cells(browser, "all-runs", "accuracy")]
+        assert known == sorted(known, reverse=True), "those without a value are last"
+        assert {True, False} == {*known}
+    sort_by(browser, "all-runs", "rate")
+    assert browser.violations() == []
+    with download(browser, tmp_path, "all-runs.csv", ".csv").open() as file:
+        names, *lines = csv.reader(file)
+    assert names == ["run", "state", "program", "began", "took", "rate", "accuracy", "loss"]
+    assert [line[0] for line in lines] == cells(browser, "all-runs", "run")
+    assert all(datetime.fromisoformat(line[3]) for line in lines)
+    assert [line[5] for line in lines] == cells(browser, "all-runs", "rate")
+
+
+def test_chosen_runs_are_compared(browser: Browser, url: str) -> None:
+    show(browser, url, "runs")
+    assert browser.run("return document.querySelector('#compare-runs').disabled")
+    for run in ("train-005e", "train-005a"):
+        browser.click(f"[aria-label='choose {run}']")
+    wait_for(lambda: browser.text("#compare-runs") == "Compare 2 runs")
+    browser.click("#compare-runs")
+    wait_for(lambda: browser.run("return location.hash") == "#run/train-005e,train-005a")
+    wait_for(lambda: rows(browser, "compared-runs") == 2)
+
+
+def test_ten_runs_have_ten_colours_which_are_the_same_everywhere(browser: Browser, url: str, tmp_path: Path) -> None:
+    show(browser, url, TEN)
+    runs = TEN.removeprefix("run/").split(",")
+    wait_for(lambda: rows(browser, "compared-runs") == 10)
+    script = (
+        "return [...document.querySelectorAll(arguments[0])].map((node) => {"
+        "  const style = getComputedStyle(node, arguments[1]); return style.backgroundColor; })"
+    )
+    for name in ("loss", "accuracy"):
+        colours = browser.run(script, f"[data-metric={name}] .key", "::before")
+        assert len({*colours}) == 10
+        assert colours == browser.run(script, "#compared-runs .swatch", None)
+        assert colours == browser.run(script, ".chip .swatch", None)
+    assert cells(browser, "compared-runs", "run") == runs
+    height = "return document.querySelector('[data-metric=loss] .legend').getBoundingClientRect().height"
+    assert browser.run(height) < 90
+    sort_by(browser, "compared-runs", "rate")
+    rates = list(map(float, cells(browser, "compared-runs", "rate")))
+    assert rates == sorted(rates)
+    text = download(browser, tmp_path, "compared-runs.csv", ".csv").read_text()
+    assert [row[0] for row in csv.reader(io.StringIO(text))] == ["run", *cells(browser, "compared-runs", "run")]
+    browser.click(f"[aria-label='no longer compare with {runs[0]}']")
+    wait_for(lambda: rows(browser, "compared-runs") == 9)
+
+
+class _OldRunsApi(RecordedApi):
+    """Has runs which are not among the latest."""
+
+    def view(self) -> dict[str, Any]:
+        view = super().view()
+        return {**view, "runs": view["runs"][-10:]}
+
+    def answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any], tag: str = "") -> Any:
+        answer = super().answer(method, path, query, body)
+        if path.startswith("/api/runs/"):
+            del answer["record"]["metrics"]
+        return answer
+
+
+def test_the_last_metrics_of_old_runs_are_those_of_their_curves(browser: Browser) -> None:
+    with serve_recorded(_OldRunsApi()) as url:
+        show(browser, url, "run/train-0052,train-005e")
+        wait_for(lambda: rows(browser, "compared-runs") == 2)
+        old, recent = cells(browser, "compared-runs", "loss")
+        assert float(old) == pytest.approx(series_of("train-0052", "loss")[""][-1][1], rel=1e-3)
+        assert recent == "0.058"
+
+
+def facts(browser: Browser) -> dict[str, str]:
+    script = (
+        "return [...document.querySelectorAll('.head dt')].map((name) => [name.innerText, name.nextSibling.innerText])"
+    )
+    return dict(browser.run(script))
+
+
+def test_the_head_of_a_run_says_when_and_why(browser: Browser, url: str) -> None:
+    show(browser, url, "run/linear-0061")
+    shown = facts(browser)
+    assert (shown["program"], shown["waited"]) == ("linear", "12 s in the queue")
+    assert {"began", "took", "inputs"} <= {*shown}
+    browser.run("location.hash = arguments[0]", "run/train-0056")
+    wait_for(lambda: "line 41, in step" in browser.text(".head .problem"))
+    assert browser.text(".head .problem").endswith("Use the same number of units in the last layer.")
+    assert browser.text(".head .pill") == "failed"
+    assert facts(browser)["exit code"] == "1"
+    assert "waited" not in facts(browser)
+    browser.run("location.hash = arguments[0]", "run/mean-0063")
+    wait_for(lambda: browser.text(".activity") == "waits: worker:50 died (SIGKILL) and restarts in 12 s")
+    browser.run("location.hash = arguments[0]", "run/no-such-run")
+    wait_for(lambda: browser.text("section .problem") == "no run 'no-such-run'")
 
 
 def test_a_line_has_the_same_color_in_all_curves_and_no_value_after_its_end(browser: Browser, url: str) -> None:
@@ -406,11 +767,9 @@ def test_logs_fill_the_window_and_have_a_level_follow_and_wrap(browser: Browser,
 class _QuietApi(RecordedApi):
     """Has logs without a line from warnings on, and then without any."""
 
-    def _follow_logs(self, level: str, name: str) -> Stream:
-        yield [*([("hidden", 60)] if level != "info" else []), ("lines", [])]
-        while True:
-            time.sleep(2)
-            yield []
+    def logs(self, query: dict[str, str]) -> dict[str, Any]:
+        hidden = 60 if query["level"] != "info" and "after" not in query else 0
+        return log_answer([], hidden=hidden)
 
 
 def test_a_log_without_lines_says_why(browser: Browser) -> None:
@@ -432,20 +791,103 @@ def test_a_log_without_lines_says_why(browser: Browser) -> None:
 
 
 class _BrokenApi(RecordedApi):
-    """Has connections that break after the first lines of a log."""
+    """Cannot be asked for lines every second time, and refuses a filter."""
 
-    reads = 0
+    requests = 0
 
-    def _follow_logs(self, level: str, name: str) -> Stream:
-        self.reads += 1
-        yield [("lines", [{"task": "ps:0", "time": time.time(), "line": f"read {self.reads}", "level": "info"}])]
+    def logs(self, query: dict[str, str]) -> dict[str, Any]:
+        self.requests += 1
+        if query.get("grep"):
+            raise RequestError(HTTPStatus.BAD_REQUEST, "'(' is not a regular expression")
+        if self.requests % 2 == 0:
+            raise RequestError(HTTPStatus.BAD_GATEWAY, "node1 does not answer")
+        number = int(query.get("after", "0")) + 1
+        line = {"task": "ps:0", "time": time.time(), "line": f"line {number}", "level": "info"}
+        return log_answer([line], after=str(number))
 
 
-def test_a_log_is_followed_again_when_its_connection_has_broken(browser: Browser) -> None:
-    with serve_recorded(_BrokenApi()) as url:
+def test_a_link_that_is_no_encoded_text_and_a_run_that_is_named_twice(browser: Browser, url: str) -> None:
+    show(browser, url, "run/linear-0061,linear-0061")
+    assert browser.text("h2").startswith("linear-0061")
+    browser.run("location.hash = 'logs/50%'")
+    wait_for(lambda: browser.run("return document.querySelector('#log-tasks')?.value") == "50%")
+    browser.run("location.hash = 'overview'")
+    wait_for(lambda: browser.text("[data-task='ps:0'] .state") == "ready")
+    assert browser.complaints() == []
+
+
+def test_the_link_of_another_start_of_the_command_is_opened_in_the_same_tab(browser: Browser) -> None:
+    api = RecordedApi()
+    with serve_recorded(api) as url:
+        browser.open(url.replace("token=token", "token=old"))
+        wait_for(lambda: "needs the link" in browser.text("#problem"))
+        browser.run("location.hash = arguments[0]", url.partition("#")[2])
+        wait_for(lambda: browser.text("#link") == "live")
+        assert "token" not in browser.chrome.current_url
+
+
+class _LateApi(RecordedApi):
+    """Has a run that has ended, of which not all is known before the test says so."""
+
+    is_complete = False
+    asked_after = 0  # questions since then
+
+    def answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any], tag: str = "") -> Any:
+        value = super().answer(method, path, query, body, tag)
+        if path.startswith("/api/runs/"):
+            self.asked_after += self.is_complete
+            points = [[step, (1 + self.is_complete) / (1 + step), step] for step in range(50)]
+            series = [{"name": "loss", "reporter": "", "points": points}]
+            value = {**value, "is_complete": self.is_complete, "series": series}
+        return value
+
+
+def test_a_run_that_has_ended_is_asked_for_until_all_of_it_is_known_and_a_zoomed_curve_is_drawn_again(
+    browser: Browser,
+) -> None:
+    api = _LateApi()
+    with serve_recorded(api) as url:
+        show(browser, url, "run/pi-0060")
+        over = browser.chrome.find_element(By.CSS_SELECTOR, "[data-metric=loss] .u-over")
+        picture = "return document.querySelector('[data-metric=loss] canvas').toDataURL()"
+        whole = browser.run(picture)
+        chain = ActionChains(browser.chrome).move_to_element(over).click_and_hold()
+        chain.move_by_offset(over.size["width"] // 2 - 5, 0).release().perform()
+        wait_for(lambda: browser.run(picture) != whole)
+        zoomed = browser.run(picture)
+        api.is_complete = True
+        wait_for(lambda: browser.run(picture) != zoomed)
+        browser.run("location.hash = 'overview'")  # which is shown after the run
+        wait_for(lambda: browser.text("[data-run='pi-0060'] .state") == "succeeded")
+        assert api.asked_after == 1, "it is not asked for again"
+
+
+def test_scrolling_up_by_any_means_pauses_following(browser: Browser, url: str) -> None:
+    show(browser, url, "logs")
+    follows = "return document.querySelector('input.follow').checked"
+    assert browser.run(follows)
+    browser.run("document.querySelector('.log').focus()")
+    ActionChains(browser.chrome).send_keys(Keys.PAGE_UP).perform()
+    wait_for(lambda: not browser.run(follows))
+    ActionChains(browser.chrome).send_keys(Keys.END).perform()
+    wait_for(lambda: browser.run(follows))
+
+
+def test_a_log_continues_where_it_was_when_a_request_has_failed(browser: Browser) -> None:
+    api = _BrokenApi()
+    with serve_recorded(api) as url:
         show(browser, url, "logs")
-        wait_for(lambda: "read 2" in browser.text(".log"))
-        assert "read 1" not in browser.text(".log")
+        wait_for(lambda: browser.text("section .problem") == "node1 does not answer")
+        assert "line 1" in browser.text(".log")
+        wait_for(lambda: "line 3" in browser.text(".log"))
+        lines = [line.rpartition("ps:0 ")[2] for line in browser.text(".log").splitlines()]
+        assert lines[:3] == ["line 1", "line 2", "line 3"]
+        browser.type("#log-grep", "(")
+        browser.click(".filters button")
+        wait_for(lambda: browser.text("section .problem") == "'(' is not a regular expression")
+        requests = api.requests
+        time.sleep(1.5)
+        assert api.requests == requests, "a refused request is not sent again"
 
 
 def test_the_keyboard_reaches_everything_and_the_focus_is_seen(browser: Browser, url: str) -> None:
@@ -463,9 +905,9 @@ def test_the_keyboard_reaches_everything_and_the_focus_is_seen(browser: Browser,
         seen.append(name)
         if name == "zoom in":
             break
-    tabs = {"Overview", "Logs", "Events", "filter tasks", "restart worker:50", "Show all 60", "cancel linear-0061"}
-    assert tabs <= {*seen}
-    assert any(name.startswith("the script failed") for name in seen)
+    tabs = {"Overview", "Runs", "Logs", "Events", "filter tasks", "restart worker:50", "cancel linear-0061"}
+    assert {*tabs, "Show all 60", "All 100 runs"} <= {*seen}
+    assert any(name.startswith("worker:3 on node3 failed") for name in seen)
     browser.run("document.querySelector('section:has(#tasks) .more').focus()")
     ActionChains(browser.chrome).send_keys(Keys.ENTER).perform()
     assert rows(browser, "tasks") == 60

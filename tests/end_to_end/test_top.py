@@ -117,14 +117,6 @@ def test_without_a_terminal_or_a_cluster_there_is_one_error(sandbox: Sandbox) ->
 
 
 _JOBS = "jobs:\n  worker: {tasks: 2, hosts: [localhost, alpha]}\n"
-# Prints what the page is sent.
-_READ_PAGE = """
-import sys, urllib.request
-base, _, token = sys.argv[1].partition("/#token=")
-request = urllib.request.Request(base + sys.argv[2], headers={"Authorization": "Bearer " + token})
-for line in urllib.request.urlopen(request):
-    print(line.decode(), end="", flush=True)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -166,31 +158,28 @@ def test_top_shows_that_a_host_goes_away_and_comes_back(over_ssh: Over) -> None:
 def test_the_page_is_told_that_a_host_goes_away_and_comes_back(over_ssh: Over) -> None:
     page = over_ssh.start("dashboard", "--no-browser", "-o", "json")
     url = json.loads(page.stdout.readline())["url"]
-    read = [*over_ssh.network.command(sys.executable, "-c", _READ_PAGE), url]
+    read = [*over_ssh.network.command(sys.executable, "-m", "tests.page_client"), url]
 
-    def read_until(stream: Command, has_arrived: Callable[[Any], bool]) -> None:
-        data = (line.removeprefix("data: ") for line in stream.stdout if line.startswith("data: "))
-        assert any(has_arrived(json.loads(each)) for each in data)
+    def read_until(answers: Command, has_arrived: Callable[[Any], bool]) -> None:
+        assert any(has_arrived(json.loads(each)) for each in answers.stdout)
 
     def has_host(state: str) -> Callable[[Any], bool]:
         expected = {"alpha": state, "localhost": "up"}
-        return lambda data: (
-            "status" in data and expected == {host["host"]: host["state"] for host in data["status"]["hosts"]}
-        )
+        return lambda view: expected == {host["host"]: host["state"] for host in view["status"]["hosts"]}
 
-    def has_line(data: Any) -> bool:
-        return isinstance(data, list) and any("Started server" in each["line"] for each in data)
+    def has_line(logs: Any) -> bool:
+        return any("Started server" in each["line"] for each in logs["lines"])
 
     with (
-        running(*read, "/api/state", stdout=subprocess.PIPE) as states,
-        running(*read, "/api/logs?tasks=worker:1", stdout=subprocess.PIPE) as lines,
+        running(*read, "/api/view", stdout=subprocess.PIPE) as views,
+        running(*read, "/api/logs?tasks=worker:1", stdout=subprocess.PIPE) as logs,
     ):
-        read_until(states, has_host("up"))
-        read_until(lines, has_line)
+        read_until(views, has_host("up"))
+        read_until(logs, has_line)
         with over_ssh.without("way", "alpha"):
-            read_until(states, has_host("unreachable"))
-        read_until(states, has_host("up"))
+            read_until(views, has_host("unreachable"))
+        read_until(views, has_host("up"))
         over_ssh("restart", "worker:1", "--yes")
-        read_until(lines, has_line)
+        read_until(logs, has_line)
     page.terminate()
     assert page.wait(60) == 143

@@ -31,4 +31,4 @@ def test_the_tour(sandbox: Sandbox) -> None:
     run_commands(README, sandbox)
     events = sandbox.json_lines("events", "-c", "demo")
     assert [each["event"] for each in events if each["task"] == "worker:1"].count("died") == 1
-    assert "loss" in (sandbox.folder / "page.html").read_text()
+    assert "loss" in sandbox.json("runs", "page", "-c", "demo")["result"]["metrics"]

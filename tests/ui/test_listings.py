@@ -22,6 +22,7 @@ RUNS: list[dict[str, Any]] = [
         "state": "succeeded",
         "seconds": 0.41,
         "started": _BEGAN,
+        "ended": _BEGAN + 3.2,
         "missing_output": 0,
         "result": {"pi": 3.14145, "stderr": 0.000519, "samples": 10_000_000},
         "error": None,
@@ -34,6 +35,7 @@ RUNS: list[dict[str, Any]] = [
         "state": "failed",
         "seconds": 75.0,
         "started": _BEGAN,
+        "ended": _BEGAN + 75.2,
         "missing_output": 0,
         "result": None,
         "error": {"message": "train.py ended with exit code 3\nand more", "hint": "", "exit_code": 1},
@@ -51,15 +53,15 @@ def shown(monkeypatch: pytest.MonkeyPatch, width: int) -> list[str]:
 
 def test_a_line_for_each_or_a_paragraph_where_the_table_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(monkeypatch, 1000) == [
-        "RUN         PROGRAM   STATE      STARTED                TIME  INPUTS                   RESULT",
-        "pi-3f9a     pi        succeeded  2026-01-31 14:30:00    0.4s  samples=10000000 seed=7  pi=3.14145 "
+        "RUN         PROGRAM   STATE      STARTED                           TIME  INPUTS                   RESULT",
+        "pi-3f9a     pi        succeeded  2026-01-31 14:30:00  0.4s, 3.2s in all  samples=10000000 seed=7  pi=3.14145 "
         "stderr=0.000519",
-        "train-77ab  train.py  failed     2026-01-31 14:30:00  1m 15s  train.py --epochs 3      "
+        "train-77ab  train.py  failed     2026-01-31 14:30:00             1m 15s  train.py --epochs 3      "
         "train.py ended with exit code 3",
     ]
     assert shown(monkeypatch, 40) == [
         "pi-3f9a pi succeeded 2026-01-31 14:30:00",
-        "  0.4s",
+        "  0.4s, 3.2s in all",
         "  samples=10000000 seed=7",
         "  pi=3.14145 stderr=0.000519",
         "train-77ab train.py failed 2026-01-31",
@@ -92,7 +94,11 @@ def test_the_record_of_a_run_says_how_it_ended_and_what_to_type(monkeypatch: pyt
 
 
 def test_inputs_and_outcomes_of_programs_scripts_and_errors() -> None:
-    assert format_inputs("pi", {"points": 100, "seed": 7}) == "points=100 seed=7"
+    inputs = {"program": "pi", "parameters": {"points": 100, "seed": 7, "batch": 128}}
+    assert format_inputs({**inputs, "result": None}) == "points=100 seed=7 batch=128"
+    assert (
+        format_inputs({**inputs, "result": {"points": 100, "batch": 101}}) == "points=100 seed=7 batch=128 (used 101)"
+    )
     message = "the driver of pi-1 died (SIGKILL); its last output:\n  Traceback\n  MemoryError"
     run = {**RUNS[1], "error": {"message": message}}
     assert format_outcome(run) == "the driver of pi-1 died (SIGKILL); its last output: MemoryError"

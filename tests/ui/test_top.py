@@ -24,7 +24,7 @@ _PROGRAM = """
 import dataclasses, os, sys, time
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.live.live_cluster import LiveCluster
-from tfcluster.client.live.hosts import Link, LiveRun
+from tfcluster.client.live.view import Link, LiveRun
 from tfcluster.client.status import ClusterSnapshot
 from tfcluster.core.hosts import Host
 from tfcluster.core.states import ClusterState, HostState, RunState, TaskState
@@ -54,16 +54,15 @@ runs = (
 event = {"time": time.time(), "task": "worker:57", "event": "died", "detail": "SIGKILL [bold]\\x1b[2J", "host": "alpha"}
 status = ClusterStatus("many", ClusterState.DEGRADED, "many.yaml", hosts, tasks, ())
 class Live(LiveCluster):
-    def __init__(self, cluster, snapshot, changed):
-        self.changed = changed
-    def start(self):
+    version = 1
+    def __init__(self, cluster, snapshot):
         pass
-    def measure(self, is_wanted):
+    def start(self):
         pass
     def close(self):
         pass
     def view(self):
-        from tfcluster.client.live.hosts import LiveView
+        from tfcluster.client.live.view import LiveView
         if "breaks" in words and os.path.exists("now"):
             raise ValueError("of the test")
         down = ClusterError("cluster 'many' went down", exit_code=3) if os.path.exists("down") else None
@@ -147,7 +146,10 @@ def test_sixty_tasks_are_reached_sorted_and_filtered(tmp_path: Path) -> None:
         top.wait_for("filter tasks and runs")
         top.send("failed")
         top.wait_until(lambda text: "worker:57 " in text and "filter: failed" in text and "worker:56 " not in text)
-        top.send(ENTER)
+        top.wait_until(lambda text: "SIGKILL" not in text and "RUN " not in text)  # events and runs are filtered too
+        top.send("-nowhere")
+        top.wait_for("^ nothing matches 'failed-nowhere': Esc shows everything")
+        top.send("\x7f" * len("-nowhere") + ENTER)
         top.wait_for(r"^ r  tfcluster restart worker:57 -c many")
         top.send(ESCAPE)
         top.wait_until(lambda text: "filter:" not in text and "worker:56 " in text)
@@ -195,7 +197,13 @@ def test_a_log_is_followed_searched_and_cannot_draw(tmp_path: Path) -> None:
         top.send(TAB)
         top.wait_for(r"^ c  tfcluster cancel \[b\]linear-2222 -c many")
         top.send(ENTER)
-        top.wait_for(r"inputs +steps=100", r"line 99 of \[b\]linear-2222")
+        top.wait_for(r"inputs +steps=100", r"line 99 of \[b\]linear-2222", "following")
+        top.send(ESCAPE)
+        top.wait_for(r"^TASK ", r"s Sort f Filter")
+        top.send(DOWN)
+        top.wait_for(r"^ c  tfcluster cancel linear-1111 -c many")
+        top.send(ENTER)
+        top.wait_for(r"line 99 of linear-1111", "   ended")
         top.send("q")
         assert top.wait_for_end() == 0
 

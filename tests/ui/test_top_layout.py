@@ -12,14 +12,14 @@ from textual.widgets import Static
 
 from tests.core.test_status import READY
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.live.hosts import LiveRun, LiveView
+from tfcluster.client.live.view import LiveRun, LiveView
 from tfcluster.core.hosts import Host
 from tfcluster.core.states import ClusterState, HostState, RunState, TaskState
 from tfcluster.core.status import ClusterStatus, HostStatus, RunStatus, TaskStatus
 from tfcluster.protocol.api.runs import RunSummary
 from tfcluster.ui.top import app
 from tfcluster.ui.top.app import Table
-from tfcluster.ui.top.rows import describe_run, describe_task, share_lines
+from tfcluster.ui.top.rows import describe_run, describe_task, run_content, share_lines
 
 _HOSTS = (HostStatus("localhost", HostState.UP, 7, "2.21.0"),)
 
@@ -46,11 +46,9 @@ class Live:
 
     def __init__(self, view: LiveView) -> None:
         self.view = lambda: view
+        self.version = 1
 
     def start(self) -> None:
-        pass
-
-    def measure(self, is_wanted: bool) -> None:
         pass
 
 
@@ -78,6 +76,7 @@ def show(monkeypatch: pytest.MonkeyPatch, view: LiveView, size: tuple[int, int])
         async with top.run_test(size=size) as pilot:
             await pilot.pause()
             events = top.query_one("#events", Static)
+            assert events.region.right == size[0], "the screen is used up to its right edge"
             shown = str(events.render()).count("ready")
             tables = [top.query_one(f"#{name}", Table).size.height for name in ("tasks", "runs")]
             assert top.query_one("#message", Static).region.bottom == size[1] - 1, "all is on the screen"
@@ -86,19 +85,35 @@ def show(monkeypatch: pytest.MonkeyPatch, view: LiveView, size: tuple[int, int])
     return asyncio.run(read())
 
 
-@pytest.mark.parametrize("size", [(200, 60), (80, 24)])
 @pytest.mark.parametrize("tasks", [8, 60])
-def test_no_line_is_empty_while_something_is_left_out(
-    monkeypatch: pytest.MonkeyPatch, size: tuple[int, int], tasks: int
-) -> None:
-    *shown, empty = show(monkeypatch, make_view(tasks, 20, 100), size)
+def test_no_line_is_empty_while_something_is_left_out(monkeypatch: pytest.MonkeyPatch, tasks: int) -> None:
+    *shown, empty = show(monkeypatch, make_view(tasks, 20, 100), (80, 24))
     assert empty == 0
-    assert sum(shown) == size[1] - 8, "the title, the host, two headers, two empty lines, the message and the keys"
+    assert sum(shown) == 16, "all but the title, the host, two headers, two empty lines, the message and the keys"
     assert shown[0] <= tasks
     assert shown[1] <= 20
     assert min(shown) >= 2
-    if size == (200, 60):
-        assert shown[1] == (20 if tasks == 8 else 17)
+
+
+@pytest.mark.parametrize(("tasks", "in_tables"), [(8, (8, 20)), (60, (33, 20))])
+def test_events_are_beside_the_tables_of_a_wide_screen(
+    monkeypatch: pytest.MonkeyPatch, tasks: int, in_tables: tuple[int, int]
+) -> None:
+    *tables, events, empty = show(monkeypatch, make_view(tasks, 20, 100), (200, 60))
+    assert (*tables,) == in_tables
+    assert (events, empty) == (56, 0), "all but the title, the host, the message and the keys"
+
+
+@pytest.mark.parametrize(("width", "end"), [(60, "\N{HORIZONTAL ELLIPSIS}"), (200, "=0.5")])
+def test_what_does_not_fit_in_a_row_of_a_run_ends_with_an_ellipsis(width: int, end: str) -> None:
+    view = make_view(1, 1, 0)
+    metrics = {f"metric_{number}": 0.5 for number in range(6)}
+    record = replace(view.runs[0].record, result={"exit_code": 0, "metrics": metrics})
+    content = run_content(replace(view, runs=(replace(view.runs[0], record=record),)), "", width)
+    (row,) = content.rows.values()
+    assert row[-1].plain.endswith(end)
+    assert sum(content.widths) <= width
+    assert row[-1].cell_len <= content.widths[-1]
 
 
 def test_few_things_have_all_the_room_they_want(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from tfcluster.agent.handlers.cluster import ClusterHandlers, Shutdown, Unreadab
 from tfcluster.agent.handlers.files import Upload, list_files, read_files, receive_code
 from tfcluster.agent.handlers.logs import LogHandlers
 from tfcluster.agent.handlers.runs import RunHandlers
+from tfcluster.agent.handlers.view import ViewHandler
 from tfcluster.errors import ClusterError
 from tfcluster.os.process_handle import peer_credentials
 from tfcluster.os.unix_socket import socket_address
@@ -52,6 +53,7 @@ from tfcluster.protocol.api.runs import (
     RunsRequest,
     SignalRequest,
 )
+from tfcluster.protocol.api.view import ViewRequest
 from tfcluster.protocol.codec import MessageDecoder, encode, encode_greeting, encode_rejection
 from tfcluster.protocol.serialization import to_json
 
@@ -193,6 +195,7 @@ class Dispatcher:
         self.runs = runs = RunHandlers(context)
         logs = LogHandlers(context)
         access = AccessHandlers(context)
+        view = ViewHandler(context, cluster)
         self._handlers: dict[type[Request[Any, Any]], Callable[[Any], Response[Any, Any]]] = {
             TopologyRequest: cluster.topology,
             PrepareRequest: cluster.prepare,
@@ -202,6 +205,7 @@ class Dispatcher:
             WatchRequest: cluster.watch,
             StatusRequest: cluster.status,
             UsageRequest: cluster.usage,
+            ViewRequest: view.view,
             DevicesRequest: cluster.devices,
             RestartRequest: cluster.restart,
             DownRequest: shutdown.down,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
 import re
+import select
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -22,6 +24,8 @@ from tfcluster.errors import ClusterError, usage_error
 if TYPE_CHECKING:
     from tfcluster.core.status import ClusterStatus
     from tfcluster.ui.progress_views import SendingView
+
+T = TypeVar("T")
 
 
 def prepare_streams() -> None:
@@ -46,6 +50,17 @@ def handle_hangup() -> None:
     """Have a terminal that is closed end the command as SIGTERM does, which leaves nothing behind; not with nohup."""
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGTERM))
+
+
+def while_output_is_read(items: Iterable[T]) -> Iterator[T]:
+    """Yield items as long as someone reads standard output: at the end of `status --watch | head`, nobody does."""
+    poller = select.poll()
+    with contextlib.suppress(ValueError, OSError):  # it may be no file
+        poller.register(sys.stdout, 0)  # what is always reported: errors
+    for item in items:
+        yield item
+        if any(event & select.POLLERR for _, event in poller.poll(0)):
+            return
 
 
 def echo(text: str, *, err: bool = False) -> None:

@@ -8,7 +8,7 @@ import click
 
 from tfcluster.cli.completion import complete_stacks
 from tfcluster.cli.options import cluster_option, host_timeout_option, output_option, resolve_target
-from tfcluster.cli.output import echo, echo_exactly, echo_json, status_record
+from tfcluster.cli.output import echo, echo_exactly, echo_json, handle_hangup, status_record, while_output_is_read
 from tfcluster.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 
 @click.command("status", epilog="Example: tfcluster status -o json | jq .state")
+@click.option("-w", "--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
 @cluster_option
 @host_timeout_option
 @output_option
-def command(cluster: str | None, timeout: float | None, output: str) -> int:
+def command(watch: bool, cluster: str | None, timeout: float | None, output: str) -> int:
     """Show every task of a cluster: its host, state and resource usage.
 
     A host that cannot be reached is shown as unreachable, and its tasks as unresponsive. The command waits for a busy
@@ -36,37 +37,27 @@ def command(cluster: str | None, timeout: float | None, output: str) -> int:
     If several clusters are up, and neither -c nor a cluster.yaml in this folder says which one is meant, this lists
     them as `tfcluster ls` does; the JSON output is then an array.
 
-    Exits with 0 if every task is ready, 4 if one is not or the job is pending, 5 if a host is unreachable, 3 if the
-    cluster is not running or its job has ended. The cluster of a launch has no tasks that must be ready.
+    With --watch, a terminal shows the status in one place, each second. Into a pipe it is printed each time that a
+    state has changed; the JSON output is then one line each. It continues while tasks are not ready or hosts are
+    unreachable. It exits with 3 when the cluster goes down or its job is pending, 130 after Ctrl-C, and 0 when nobody
+    reads the pipe any more.
+
+    Without --watch, exits with 0 if every task is ready, 4 if one is not or the job is pending, 5 if a host is
+    unreachable, 3 if the cluster is not running or its job has ended. The cluster of a launch has no tasks that must be
+    ready.
     """
     from tfcluster.client.resolve import is_ambiguous
-    from tfcluster.client.rpc.parallel import unreachable, warn
-    from tfcluster.core.states import ClusterState
 
-    if is_ambiguous(cluster):
+    if not watch and is_ambiguous(cluster):
         from tfcluster.client.listing import exit_code
 
         return int(exit_code(_list_clusters(timeout, output)))
     target = resolve_target(cluster)
+    if watch:
+        return _watch(target, timeout, output)
     if target.job is not None and not target.job.nodes:
         return _show_pending(target, output)
-    if output == "json":
-        from tfcluster.client.status import take_snapshot_with_usage
-
-        snapshot, _ = take_snapshot_with_usage(target, timeout)
-        echo_json(status_record(snapshot.status))
-    else:
-        from tfcluster.client.status import take_snapshot
-
-        snapshot = take_snapshot(target, timeout)
-        from tfcluster.ui.listings import show_status  # a cluster that is down needs no rich
-
-        show_status(snapshot.status, has_servers=snapshot.topology.has_servers)
-        if note := snapshot.topology.describe_launch():
-            warn(note)
-    if snapshot.errors:
-        raise unreachable(target, snapshot.errors)
-    return int(ExitCode.DONE if snapshot.status.state is ClusterState.RUNNING else ExitCode.UNHEALTHY)
+    return _show_status(target, timeout, output)
 
 
 @click.command("ls", epilog="Example: tfcluster ls -o json | jq -r '.[].cluster'")
@@ -96,6 +87,53 @@ def _list_clusters(timeout: float | None, output: str) -> list[ClusterSummary]:
     else:
         echo("no cluster is up: `tfcluster up SPEC` starts one", err=True)
     return clusters
+
+
+def _show_status(target: Cluster, timeout: float | None, output: str) -> int:
+    """Show the status of a cluster once; the error names the hosts that cannot be reached."""
+    from tfcluster.client.rpc.parallel import unreachable, warn
+    from tfcluster.core.states import ClusterState
+
+    if output == "json":
+        from tfcluster.client.status import take_snapshot_with_usage
+
+        snapshot, _ = take_snapshot_with_usage(target, timeout)
+        echo_json(status_record(snapshot.status))
+    else:
+        from tfcluster.client.status import take_snapshot
+
+        snapshot = take_snapshot(target, timeout)
+        from tfcluster.ui.listings import show_status  # a cluster that is down needs no rich
+
+        show_status(snapshot.status, has_servers=snapshot.topology.has_servers)
+        if note := snapshot.topology.describe_launch():
+            warn(note)
+    if snapshot.errors:
+        raise unreachable(target, snapshot.errors)
+    return int(ExitCode.DONE if snapshot.status.state is ClusterState.RUNNING else ExitCode.UNHEALTHY)
+
+
+def _watch(cluster: Cluster, timeout: float | None, output: str) -> int:
+    """Show the status again and again; the error that the cluster went down ends it, and so does a closed pipe."""
+    from tfcluster.client.live.watch import changed_views, describe_losses, follow_view
+    from tfcluster.client.rpc.parallel import warn
+    from tfcluster.client.status import take_snapshot
+
+    handle_hangup()
+    snapshot = take_snapshot(cluster, timeout)
+    views = while_output_is_read(follow_view(cluster, snapshot, timeout))
+    if output == "json":
+        for view in changed_views(views):
+            echo_json(status_record(view.status))
+            for line in describe_losses(view):
+                warn(line)
+    else:
+        from tfcluster.ui.watch import watch_status
+
+        if note := snapshot.topology.describe_launch():
+            warn(note)
+        watch_status(views)
+    return int(ExitCode.DONE)
 
 
 def _show_pending(cluster: Cluster, output: str) -> int:

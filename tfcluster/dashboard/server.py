@@ -17,20 +17,21 @@ import socket
 import tempfile
 import threading
 import webbrowser
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator, Mapping
 from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.runs.runs import find_record
-from tfcluster.dashboard.api import Api, RequestError, Stream
-from tfcluster.dashboard.feed import Feed
+from tfcluster.dashboard.api import Api, RequestError
+from tfcluster.dashboard.feed import Body, Feed
 from tfcluster.errors import ClusterError, ExitCode, usage_error
 from tfcluster.version import __version__
 
@@ -86,7 +87,7 @@ def serve(cluster: Cluster, port: int, run: str | None) -> Iterator[Page]:
     """
     shown = "" if run is None else f"&run={quote(find_record(cluster, run)['run'], safe='')}"
     feed = Feed(cluster)
-    server = PageServer(port, Api(cluster, feed), secrets.token_urlsafe())
+    server = PageServer(port, Api(feed), secrets.token_urlsafe())
     with server, tempfile.TemporaryDirectory(prefix="tfcluster-") as folder:
         feed.start()
         thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -174,12 +175,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._check_token()
             body = self._read_body() if method == "POST" else {}
             answer = self._answer(method, url.path, query, body)
-            if isinstance(answer, Generator):
-                self._send_stream(answer)
-            elif isinstance(answer, str):
+            if isinstance(answer, str):
                 self._send(HTTPStatus.OK, "application/openmetrics-text; version=1.0.0", answer.encode())
             else:
-                self._send_json(HTTPStatus.OK, answer)
+                self._send_news(answer)
         except RequestError as error:
             self._send_json(error.status, {"message": str(error)})
         except ClusterError as error:
@@ -189,7 +188,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Any:
         """Return the answer to a request; see `Api.answer`."""
         try:
-            return self.server.api.answer(method, path, query, body)
+            return self.server.api.answer(method, path, query, body, self.headers.get("If-None-Match", ""))
         except (RequestError, ClusterError):
             raise
         except Exception as error:  # the page shows it, and the terminal stays as it is
@@ -234,11 +233,19 @@ class _Handler(BaseHTTPRequestHandler):
         kind = _TYPES[name.rpartition(".")[2]]
         self._send(HTTPStatus.OK, f"{kind}; charset=utf-8", (_PAGE / name).read_bytes())
 
+    def _send_news(self, answer: Any) -> None:
+        """Send an answer as JSON, unless it is None or the page has it already."""
+        body = answer if isinstance(answer, Body | None) else Body.of(answer)
+        if body is None or body.tag == self.headers.get("If-None-Match"):
+            self._send_headers(HTTPStatus.NOT_MODIFIED, {})
+        else:
+            self._send(HTTPStatus.OK, "application/json", body.data, {"ETag": body.tag})
+
     def _send_json(self, status: int, value: Any) -> None:
         self._send(status, "application/json", json.dumps(value).encode())
 
-    def _send(self, status: int, kind: str, data: bytes) -> None:
-        self._send_headers(status, {"Content-Type": kind, "Content-Length": str(len(data))})
+    def _send(self, status: int, kind: str, data: bytes, more: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._send_headers(status, {"Content-Type": kind, "Content-Length": str(len(data)), **more})
         self.wfile.write(data)
 
     def _send_headers(self, status: int, headers: dict[str, str]) -> None:
@@ -246,19 +253,6 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in {**headers, **_HEADERS}.items():
             self.send_header(name, value)
         self.end_headers()
-
-    def _send_stream(self, stream: Stream) -> None:
-        """Send server-sent events until the browser closes the connection."""
-        self.close_connection = True
-        self.connection.settimeout(settings.DASHBOARD_REQUEST_SECONDS)
-        self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._send_headers(HTTPStatus.OK, {"Content-Type": "text/event-stream"})
-        try:
-            for messages in stream:
-                lines = [f"event: {kind}\ndata: {json.dumps(value)}\n\n" for kind, value in messages]
-                self.wfile.write("".join(lines or [": nothing new\n\n"]).encode())
-        finally:
-            stream.close()
 
 
 def _page_file(path: str) -> str | None:

@@ -23,8 +23,6 @@ _STYLES = {
     "problem": "red",
     "note": "yellow",
     "failed": "bold red",
-    "died": "red",
-    "health-check-killed": "red",
     "unreadable": "red",
     "stopped": "dim",
     "cancelled": "dim",

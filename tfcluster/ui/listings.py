@@ -167,8 +167,8 @@ def show_runs(runs: Sequence[Mapping[str, Any]]) -> None:
             run["script"] or run["program"],
             run["state"],
             _format_time(run["started"]),
-            format_duration(run["seconds"]),
-            format_inputs(run["program"], run["parameters"]),
+            format_times(run),
+            format_inputs(run),
             format_outcome(run),
         )
         for run in runs
@@ -199,8 +199,8 @@ def show_run(run: Mapping[str, Any], cluster: str) -> None:
         "state": run["state"],
         "started": _format_time(run["started"]),
         "ended": run["ended"] and _format_time(run["ended"]),
-        "time": _format_times(run),
-        "inputs": format_inputs(run["program"], parameters),
+        "time": format_times(run),
+        "inputs": format_inputs(run),
         "script": parameters.get("path") if run["program"] == "script" else None,
         "folder": parameters.get("cwd") if run["program"] == "script" else None,
         "commit": origin
@@ -221,7 +221,7 @@ def show_run(run: Mapping[str, Any], cluster: str) -> None:
             console().print(f"{name:<{width}}  {text}", soft_wrap=True)
 
 
-def _format_times(run: Mapping[str, Any]) -> str:
+def format_times(run: Mapping[str, Any]) -> str:
     """Format the duration of a run: if it has succeeded, that of its program, which begins and ends within the run."""
     duration = format_duration(run["seconds"])
     whole = (run["ended"] or 0.0) - run["started"]
@@ -239,12 +239,22 @@ def format_metrics(metrics: Mapping[str, Any]) -> str:
     return ("; " if any(isinstance(value, Mapping) for value in metrics.values()) else " ").join(parts)
 
 
-def format_inputs(program: str, parameters: Mapping[str, Any]) -> str:
-    """Format a run's inputs in short: `samples=10000000 seed=7`, or a script with its arguments as typed."""
-    if program == SCRIPT:
+def format_inputs(run: Mapping[str, Any]) -> str:
+    """Format a run's inputs in short: `samples=10000000 seed=7`, or a script with its arguments as typed.
+
+    If the result of a bundled program says that it used another number, that follows: `batch=128 (used 101)`.
+    """
+    parameters, result = run["parameters"], run["result"] or {}
+    if run["program"] == SCRIPT:
         start = ("-m", parameters["module"]) if parameters.get("module") else (PurePath(parameters["path"]).name,)
         return " ".join((*start, *parameters["args"]))
-    return _values(parameters)
+    used = {name: result[name] for name, value in parameters.items() if value is not None and name in result}
+    return _values(
+        {
+            name: f"{value} (used {used[name]})" if used.get(name, value) != value else value
+            for name, value in parameters.items()
+        }
+    )
 
 
 def format_outcome(run: Mapping[str, Any]) -> str:

@@ -14,13 +14,14 @@ from rich.table import Table
 
 from tfcluster.control_characters import escape_all_control_characters, escape_control_characters
 from tfcluster.core.devices import without_replica
+from tfcluster.core.event_kinds import EventKind, event_kind
 from tfcluster.core.run_events import PlacementEvent
 from tfcluster.core.text import compile_patterns
 from tfcluster.errors import ClusterError
 from tfcluster.ui.console import Text, console, error_console, make_table
-from tfcluster.ui.format import style_of
 
 _HIGHLIGHT = "bold red"  # as grep has it
+_EVENT_STYLES = {EventKind.GOOD: "green", EventKind.BAD: "red", EventKind.PLAIN: ""}
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
 
@@ -126,7 +127,7 @@ def format_event(event: Mapping[str, Any], clock: str) -> Text:
         (f"{time.strftime(clock, time.localtime(event['time']))}  ", "dim"),
         f"{event['host']:<10}  " if event.get("host") else "",
         f"{event['task'] or 'cluster':<10}  ",
-        (f"{event['event']:<13}", style_of(event["event"])),
+        (f"{event['event']:<13}", _EVENT_STYLES[event_kind(event["event"])]),
         f"  {event['detail']}",
     )
     line.rstrip()

@@ -212,6 +212,11 @@ class ClusterHandlers:
             supervisor.next = None
             supervisor.history.record("update-failed", detail=error.message)
 
+    @property
+    def is_changing(self) -> bool:
+        """Whether a plan is being executed."""
+        return self._in_progress is not None and not self._in_progress.done()
+
     async def wait_idle(self) -> None:
         """Wait until no plan is being executed."""
         while self._in_progress is not None and not self._in_progress.done():

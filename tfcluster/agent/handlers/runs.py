@@ -5,25 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import json
 import os
 import shutil
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from signal import Signals
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from tfcluster import settings
 from tfcluster.agent.context import AgentContext
 from tfcluster.agent.event_loop import BackgroundTasks, ChangeWaiter, Turn, wait_for_first
 from tfcluster.agent.handlers.files import Upload, receive, validate_filename
 from tfcluster.agent.runs.manager import RunManager, result_event
+from tfcluster.agent.runs.reports import parse_events, read_latest_metrics
 from tfcluster.agent.runs.run import Run
 from tfcluster.core.devices import Device, Selection, missed, not_ready, select
 from tfcluster.core.groups import Group, check_arguments, select_members
 from tfcluster.core.programs import BUNDLED, SCRIPT, TOLERANT, missing_notes
-from tfcluster.core.run_events import LatestMetrics, OutputEvent, to_record
+from tfcluster.core.run_events import OutputEvent, to_record
 from tfcluster.core.runs import RunOptions
 from tfcluster.core.states import ACTIVE_RUN_STATES
 from tfcluster.core.tf_config import refusal_notes
@@ -548,7 +548,7 @@ async def stream_files(
     while True:
         has_ended = not is_active()  # checked before reading, so that the last writes are not missed
         lines, is_quiet = event_lines.read_block()
-        events_read = _events(line for _, line in lines)
+        events_read = parse_events(line for _, line in lines)
         result = next((event for event in events_read if event["event"] == "result"), result)
         new_events = [event for event in events_read if event["event"] != "result"]
         while any(event["event"] in _FIRST for event in new_events):
@@ -568,20 +568,6 @@ async def stream_files(
         yield result
 
 
-def read_latest_metrics(events: Path) -> dict[str, Any] | None:
-    """Return what a script has reported so far, as its result will have it, from the last events in its file."""
-    try:
-        with events.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - settings.IO_BLOCK_BYTES))
-            lines = file.read().split(b"\n")
-    except FileNotFoundError:
-        return None
-    metrics = LatestMetrics()
-    for event in _events(lines):
-        metrics.add(event)
-    return metrics.as_result() or None
-
-
 async def skip(messages: AsyncIterator[Message], events: int) -> AsyncIterator[Message]:
     """Skip the first events of a stream, for a client that received them before its agent died; those of output stay.
 
@@ -592,14 +578,3 @@ async def skip(messages: AsyncIterator[Message], events: int) -> AsyncIterator[M
             yield message
         else:
             events -= 1
-
-
-def _events(lines: Iterable[bytes]) -> list[Message]:
-    """Return the events on the given lines, without lines that are incomplete, as on a full disk."""
-    events = []
-    for line in lines:
-        try:
-            events.append(json.loads(line))
-        except ValueError:
-            continue
-    return events

@@ -1,193 +1,146 @@
-"""Follow a cluster: what `top` and the page in a browser show, kept up to date by the agents, without asking again.
+"""Follow a cluster: what `top`, the page and `status --watch` show, asked for once a second while somebody looks.
 
-`LiveCluster` has threads that read streams of the agents: the status at each change, the events, and those of runs that
-are active or looked at. Only what is measured (processor time, memory, GPUs) is asked for, at an interval,
-while a view wants it. A thread whose host is lost connects again until it is back; meanwhile the host's link says since
-when and why. A cluster that is down is looked for until it is up again.
+`LiveCluster` has a thread for each host, which asks its agent for what has changed. So a host that does not answer
+delays no other one; its link says since when and why, and it is asked again until it is back. A cluster that is down is
+looked for until it is up again.
 
-    live = LiveCluster(cluster, None, changed)  # `changed` is called from its threads
+    live = LiveCluster(cluster)
     live.start()
     view = live.view()  # a `LiveView`: values that do not change any more, and that any thread may read
+    version = live.wait(version, 10.0)  # returns when there is something new
     live.close()
 """
 
 from __future__ import annotations
 
-import bisect
 import contextlib
+import itertools
 import threading
-from collections.abc import Callable, Iterable
-from functools import partial
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.live.hosts import LiveHosts, LiveRun, LiveView
-from tfcluster.client.live.run_history import RunHistory, read_run_events
+from tfcluster.client.live.view import HostView, LiveView
 from tfcluster.client.logs import Line, read_host
-from tfcluster.client.rpc.parallel import StreamContext, StreamStoppedError
-from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
-from tfcluster.client.runs.locate import locate_run
+from tfcluster.client.rpc.parallel import StreamStoppedError, silent_context
+from tfcluster.client.runs.wait_diagnosis import ask_hosts
 from tfcluster.client.status import ClusterSnapshot
 from tfcluster.core.log_levels import LogLevel
-from tfcluster.core.states import ACTIVE_RUN_STATES
-from tfcluster.core.status import ClusterStatus, RunStatus
+from tfcluster.core.states import ClusterState, HostState
+from tfcluster.core.status import ClusterStatus, HostStatus, aggregate_status
+from tfcluster.core.topology import ClusterTopology
+from tfcluster.core.usage import with_usage
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.api import Done
-from tfcluster.protocol.api.cluster import TopologyRequest, UsageRequest, WatchRequest
+from tfcluster.paths import LOCAL_HOST
+from tfcluster.protocol.api.cluster import TopologyRequest
 from tfcluster.protocol.api.logs import EventsRequest, LogsRequest
-from tfcluster.protocol.api.runs import RunsRequest, RunSummary
-
-
-class LiveEvents:
-    """Keeps the latest events of hosts. Thread-safe. `count` is how many have arrived."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._events: list[tuple[float, int, Line]] = []  # with their times, and the numbers of their arrivals
-        self.count = 0
-
-    def take(self, event: Line) -> None:
-        """Take in an event, unless it is known: it is read once more if the link was lost."""
-        with self._lock:
-            if all(event != known for _, _, known in self._events):
-                self.count += 1
-                bisect.insort(self._events, (float(event["time"]), self.count, event))
-                del self._events[: -settings.LIVE_EVENTS]
-
-    def latest(self) -> tuple[Line, ...]:
-        """Return the latest events, the oldest first."""
-        with self._lock:
-            return tuple(event for _, _, event in self._events)
-
-    def between(self, first: int, last: int) -> list[Line]:
-        """Return those of the latest events that have arrived after `first` others and up to `last`, oldest first."""
-        with self._lock:
-            return [event for _, number, event in self._events if first < number <= last]
-
-
-class LiveRuns:
-    """Keeps the records of runs, and the histories of the latest ones that were active or looked at. Thread-safe.
-
-    `read` is called to start a thread that reads the events of a run, given its history and the host that leads it, if
-    that is known. `version` counts the changes of records.
-    """
-
-    def __init__(self, read: Callable[[RunHistory, str | None], None]) -> None:
-        self._read = read
-        self._lock = threading.Lock()
-        self._records: dict[str, tuple[str, RunSummary]] = {}
-        self._histories: dict[str, RunHistory] = {}
-        self._followed: set[str] = set()
-        self.version = 0
-
-    def is_stale(self, host: str, runs: Iterable[RunStatus]) -> bool:
-        """Return whether runs of a host have other states than its records."""
-        with self._lock:
-            known = {name: record.state for name, (leader, record) in self._records.items() if leader == host}
-        return any(known.get(run.run) is not run.state for run in runs)
-
-    def take_records(self, host: str, records: Iterable[RunSummary]) -> None:
-        """Take in the records of a host's runs, and follow those that are active."""
-        with self._lock:
-            others = {name: each for name, each in self._records.items() if each[0] != host}
-            self._records = others | {record.run: (host, record) for record in records}
-            self.version += 1
-            active = [name for name, (_, record) in self._records.items() if record.state in ACTIVE_RUN_STATES]
-        for run in active:
-            self.follow(run)
-
-    def follow(self, run: str) -> RunHistory:
-        """Follow a run up to its result, in a thread of its own, unless that is done already; return its history."""
-        with self._lock:
-            history = self._histories.pop(run, None) or RunHistory(run)
-            self._histories[run] = history  # the last one that is dropped
-            is_new = run not in self._followed and history.result is None
-            if is_new:
-                self._followed.add(run)
-            host = self._records[run][0] if run in self._records else None
-            for other in list(self._histories)[: -settings.LIVE_HISTORIES]:
-                if other not in self._followed:
-                    del self._histories[other]
-        if is_new:
-            self._read(history, host)
-        return history
-
-    def unfollow(self, run: str) -> None:
-        """Note that the events of a run are no longer read; its next change of state, if any, starts that again."""
-        with self._lock:
-            self._followed.discard(run)
-
-    def view(self) -> tuple[LiveRun, ...]:
-        """Return the runs, the oldest first."""
-        with self._lock:
-            runs = [
-                LiveRun(host, record, history.progress, history.metrics, history.step, history.wait)
-                if (history := self._histories.get(name)) is not None
-                else LiveRun(host, record)
-                for name, (host, record) in self._records.items()
-            ]
-        return tuple(sorted(runs, key=lambda run: run.record.started))
-
-    def versions(self) -> dict[str, int]:
-        """Return how often each history has changed, by run."""
-        with self._lock:
-            return {run: history.version for run, history in self._histories.items()}
-
-
-class _ViewContext(StreamContext):
-    """The context of a stream whose view shows by itself that a host is lost or back; nothing is printed."""
-
-    def __init__(self, host: str, stopped: threading.Event, report_lost: Callable[[str], None]) -> None:
-        super().__init__(host, lambda text: None, stopped)
-        self._report_lost = report_lost
-
-    def on_lost(self, reason: str) -> None:
-        """See `StreamContext.on_lost`."""
-        self._report_lost(reason)
+from tfcluster.protocol.api.runs import RunsRequest
+from tfcluster.protocol.api.view import RunReport, ViewReply, ViewRequest
+from tfcluster.protocol.serialization import to_json
+from tfcluster.transport.errors import not_running
 
 
 class LiveCluster:
-    """Follows a cluster until it is closed.
+    """Follows a cluster until it is closed. Thread-safe.
 
     Args:
         snapshot: The present state of the cluster; None if that is not known, and it may be down.
-        changed: Called from another thread after each change; it must return at once.
+        timeout: The seconds that a host has to answer; None for the default.
     """
 
-    def __init__(self, cluster: Cluster, snapshot: ClusterSnapshot | None, changed: Callable[[], None]) -> None:
+    def __init__(self, cluster: Cluster, snapshot: ClusterSnapshot | None = None, timeout: float | None = None) -> None:
         self._cluster = cluster
-        self._changed = changed
-        self._closed = threading.Event()
-        self._lock = threading.Lock()  # of the hosts that are followed
+        self._timeout = settings.LIVE_TIMEOUT_SECONDS if timeout is None else timeout
+        self._changed = threading.Condition(threading.RLock())  # of all that follows
+        self._hosts = {name: HostView() for name in cluster.hosts}
         self._stops: dict[str, threading.Event] = {}
-        self._is_measured = threading.Event()
-        self.hosts = LiveHosts(cluster, snapshot)
-        self.runs = LiveRuns(self._follow_run)
-        self.events = LiveEvents()
+        self._topology: ClusterTopology | None = None
+        self._accepts_any_topology = True
+        self._version = 0
+        self._was_up = False
+        self._looked_at = time.monotonic()
+        self._resumed_at = 0.0  # when somebody looked again after some time; 0 for never
+        if snapshot is not None:
+            self._use(snapshot)
+
+    def _use(self, snapshot: ClusterSnapshot) -> None:
+        self._topology, self._accepts_any_topology, self._was_up = snapshot.topology, False, True
+        self._cluster = self._cluster.with_hosts_of(snapshot.topology)  # with those that are down
+        self._hosts = {host.host: HostView(HostState.DOWN) for host in snapshot.status.hosts}
+        for name, status in snapshot.statuses.items():
+            self._hosts[name] = HostView(HostState.UP, status=status, at=time.monotonic())
+        for name, error in snapshot.errors.items():
+            self._hosts[name].lose(error.message, is_remote=True)
+        self._version += 1
 
     def start(self) -> None:
-        """Start to follow the cluster on all its hosts."""
-        with self._lock:
-            for host in self._cluster.hosts:
-                self._follow_host(host)
-
-    def measure(self, is_wanted: bool) -> None:
-        """Begin or cease to ask what hosts and tasks use."""
-        (self._is_measured.set if is_wanted else self._is_measured.clear)()
+        """Start to ask all hosts."""
+        with self._changed:
+            for host in self._hosts:
+                self._start_asking(host)
 
     def close(self) -> None:
         """End all threads; they notice it in a moment, and nothing waits for them."""
-        self._closed.set()
-        with self._lock:
+        with self._changed:
             for stopped in self._stops.values():
                 stopped.set()
-        self._is_measured.set()
+            self._changed.notify_all()
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster, with the hosts that it has now."""
+        return self._cluster
+
+    @property
+    def version(self) -> int:
+        """How often the view has changed; 0 as long as nothing can be shown."""
+        is_up = any(host.state in (None, HostState.UP) for host in self._hosts.values())  # its topology comes next
+        return self._version if self._topology is not None or not is_up else 0
+
+    def look(self) -> None:
+        """Note that somebody looks, so that the hosts are asked."""
+        with self._changed:
+            was_looked_at = self._is_looked_at()
+            self._looked_at = time.monotonic()
+            if not was_looked_at:  # the view is old: ask for all parts
+                self._resumed_at = self._looked_at
+                for host in self._hosts.values():
+                    host.versions, host.usage = {}, None
+                self._note_change()
+
+    def wait_until_asked(self, timeout: float) -> None:
+        """Wait until all hosts have been asked since somebody looks, but no longer than `timeout` seconds."""
+        with self._changed:
+            since = self._resumed_at
+            self._changed.wait_for(lambda: all(host.asked_at > since for host in self._hosts.values()), timeout)
+
+    def _is_looked_at(self) -> bool:
+        return time.monotonic() - self._looked_at < settings.LIVE_LOOK_SECONDS
+
+    def wait(self, version: int, timeout: float) -> int:
+        """Wait until the view has another version, but no longer than `timeout` seconds; return its version."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.version != version, timeout)
+            return self.version
 
     def view(self) -> LiveView:
         """Return what is known of the cluster now."""
-        down = self.hosts.find_failure()  # first: with it, no task is shown that runs
-        status, links = self.hosts.status(), self.hosts.links()
-        return LiveView(status, links, self.runs.view(), self.events.latest(), down)
+        self.look()
+        with self._changed:
+            links = {name: host.current_link(self._resumed_at) for name, host in self._hosts.items()}
+            runs = itertools.chain.from_iterable(host.live_runs(name) for name, host in self._hosts.items())
+            events = itertools.chain.from_iterable(host.events for host in self._hosts.values())
+            return LiveView(
+                self._status(),
+                links,
+                tuple(sorted(runs, key=lambda run: run.record.started)),
+                tuple(sorted(events, key=lambda event: float(event["time"]))[-settings.LIVE_EVENTS :]),
+                self._find_failure(),
+                self._topology is None or self._topology.has_servers,
+            )
 
     def follow_log(
         self,
@@ -205,135 +158,163 @@ class LiveCluster:
         stopped = threading.Event()
         request = LogsRequest((name,), settings.LIVE_LOG_LINES, None, True, {}, level=level)
 
-        def read(context: StreamContext) -> None:
-            for line in read_host(self._cluster.connect(host), request, {}, on_hidden, context):
-                show(line)
+        def read() -> None:
+            with contextlib.suppress(StreamStoppedError, ClusterError):
+                for line in read_host(
+                    self._cluster.connect(host), request, {}, on_hidden, silent_context(host, stopped)
+                ):
+                    show(line)
 
-        _start_thread(host, read, stopped)
+        threading.Thread(target=read, daemon=True).start()
         return stopped.set
 
-    def _follow_run(self, history: RunHistory, host: str | None) -> None:
-        _start_thread(host or self._cluster.head, partial(self._read_run, history, host), self._closed)
+    def _status(self) -> ClusterStatus:
+        """Return the status of the cluster now: uptimes are those of now, and not of the latest reply."""
+        if self._topology is None:
+            states = {name: host.state or HostState.UNREACHABLE for name, host in self._hosts.items()}
+            hosts = tuple(HostStatus(name, state, None, None) for name, state in states.items())
+            return ClusterStatus(self._cluster.name, ClusterState.STOPPED, "", hosts, (), ())
+        status = aggregate_status(self._topology, {name: host.report() for name, host in self._hosts.items()})
+        tasks = tuple(
+            self._hosts[task.host].complete(task) if task.host in self._hosts else task for task in status.tasks
+        )
+        usages = {name: host.usage for name, host in self._hosts.items() if host.usage and host.link.lost_at is None}
+        job = self._cluster.job  # the agent that asks for the end of the job may have no answer yet
+        if job is not None and status.job is None:
+            status = replace(status, job=job.status(time.time()))
+        return with_usage(replace(status, tasks=tasks), usages)
 
-    def _follow_host(self, host: str) -> None:
+    def _find_failure(self) -> ClusterError | None:
+        """Return the error that the cluster is down on all hosts; None if it is not."""
+        if any(host.state is not HostState.DOWN for host in self._hosts.values()):
+            return None
+        if not self._was_up:
+            return not_running(self._cluster.name)
+        message, hint = f"cluster {self._cluster.name!r} went down", "`tfcluster up` starts it again."
+        return ClusterError(message, hint=hint, exit_code=ExitCode.NOT_RUNNING)
+
+    def _start_asking(self, host: str) -> None:
         stopped = self._stops[host] = threading.Event()
-        # The link is back when the next status arrives.
-        _start_thread(host, partial(self._watch, host), stopped, partial(self._lose, host))
-        _start_thread(host, partial(self._measure, host), stopped)
-        _start_thread(host, partial(self._read_events, host), stopped)
+        name, arguments = f"view of {host}", (host, stopped)
+        threading.Thread(target=self._ask_repeatedly, name=name, args=arguments, daemon=True).start()
 
-    def _lose(self, host: str, reason: str) -> None:
-        self.hosts.lose(host, reason, is_remote=self._cluster.connect(host).transport.is_remote)
-        self._changed()
-
-    def _watch(self, host: str, context: StreamContext) -> None:
-        client = self._cluster.connect(host)
-        policy = RetryPolicy(settings.LOG_AGENTS)
-        was_up = False
-        while True:
-            reconnector: Reconnector[ClusterStatus, Done] = Reconnector(client, context, policy)
+    def _ask_repeatedly(self, host: str, stopped: threading.Event) -> None:
+        """Ask a host once a second while somebody looks, until the host is no longer followed."""
+        while not stopped.is_set():
+            seconds = settings.LIVE_POLL_SECONDS
             try:
-                for status in reconnector.events(lambda: client.stream(WatchRequest(settings.LIVE_WATCH_SECONDS))):
-                    if status is None:
-                        self._lose(host, "the agent has exited; the next one is starting")
-                    else:
-                        was_up = True
-                        self._take_status(host, status)
+                self._ask(host, stopped)
             except ClusterError as error:
-                if error.exit_code is not ExitCode.NOT_RUNNING:
-                    self._lose(host, error.message)
-                elif not self.hosts.is_down(host):
-                    self._note_down(host, context, was_up=was_up)
-            context.sleep(settings.LIVE_RETRY_SECONDS)
+                if error.exit_code is ExitCode.NOT_RUNNING:
+                    seconds = settings.LIVE_RETRY_SECONDS
+                    self._note_down(host, stopped)
+                else:
+                    self._lose(host, error.message, stopped)
+            except Exception as error:  # shown, and the next answer may be another one
+                self._lose(host, f"this is a bug in tfcluster: {type(error).__name__}: {error}", stopped)
+            stopped.wait(seconds)
+            with self._changed:
+                lease = self._topology.lease if self._topology is not None else None  # this command keeps it alive
+                longest = None if lease is None else lease / settings.LEASE_RENEWALS
+                self._changed.wait_for(lambda: stopped.is_set() or self._is_looked_at(), longest)
 
-    def _note_down(self, host: str, context: StreamContext, *, was_up: bool) -> None:
-        """Note that the cluster is down on a host; when it is on all hosts, read how the runs have ended."""
-        self.hosts.note_down(host)
-        self._changed()
-        if self.hosts.find_failure() is None:
+    def _ask(self, host: str, stopped: threading.Event) -> None:
+        """Ask a host for what has changed, and for the topology if that is another one."""
+        with self._changed:
+            state, client = self._hosts.get(host) or HostView(), self._cluster.connect(host)
+        reply = client.call(ViewRequest(state.versions, state.after), timeout=self._timeout)
+        reply = self._explain_waits(host, state, reply)
+        events = [self._cluster.add_host(to_json(event), host) for event in reply.events]
+        with self._changed:
+            if stopped.is_set():
+                return
+            self._was_up = True
+            state.asked_at = time.monotonic()
+            # Down and up again since the last question: the numbers of topologies have begun again.
+            self._accepts_any_topology |= state.is_of_earlier_cluster(reply)
+            if state.take(reply, events):
+                self._note_change()
+            is_later = self._topology is None or reply.generation > self._topology.generation
+            if not (is_later or self._accepts_any_topology):
+                return
+        self._take_topology(client.call(TopologyRequest(), timeout=self._timeout))
+
+    def _explain_waits(self, host: str, state: HostView, reply: ViewReply) -> ViewReply:
+        """Return a reply in which the other hosts too say what they know of the tasks that runs wait for."""
+        if reply.reports is None or len(self._cluster.hosts) < 2:
+            return reply
+        explained = {report.run: self._explain(host, state, report) for report in reply.reports if report.wait}
+        state.explained = explained
+        reports = (
+            replace(report, wait=explained[report.run][1]) if report.wait else report for report in reply.reports
+        )
+        return replace(reply, reports=tuple(reports))
+
+    def _explain(self, host: str, state: HostView, report: RunReport) -> tuple[Any, Any, float]:
+        """Return what a run waits for, as its host says it; as all hosts do; and when they were asked."""
+        known = state.explained.get(report.run)
+        if known is not None and known[0] == report.wait and time.monotonic() - known[2] < settings.LIVE_WAIT_SECONDS:
+            return known
+        assert report.wait is not None
+        return report.wait, ask_hosts(self._cluster.led_by(host), report.wait), time.monotonic()
+
+    def _take_topology(self, topology: ClusterTopology) -> None:
+        """Take in a topology that has changed: ask the added hosts, and no longer the removed ones."""
+        with self._changed:
+            known = self._topology
+            if known is not None and not self._accepts_any_topology and topology.generation < known.generation:
+                return
+            self._topology, self._accepts_any_topology = topology, False
+            self._cluster = self._cluster.with_hosts_of(topology)
+            names = [each.name for each in topology.hosts]
+            for name in self._stops.keys() - {*names}:
+                self._stops.pop(name).set()
+            added = [name for name in names if name not in self._stops]
+            self._hosts = {name: self._hosts.get(name) or HostView() for name in names}
+            for name in added:
+                self._start_asking(name)
+            self._note_change()
+
+    def _lose(self, host: str, reason: str, stopped: threading.Event) -> None:
+        with self._changed:
+            if stopped.is_set():
+                return
+            self._hosts[host].asked_at = time.monotonic()
+            if self._hosts[host].lose(reason, is_remote=host != LOCAL_HOST):
+                self._note_change()
+
+    def _note_down(self, host: str, stopped: threading.Event) -> None:
+        """Note that the cluster is down on a host; if it is down on all hosts, read how its runs have ended."""
+        with self._changed:
+            if stopped.is_set():
+                return
+            state = self._hosts[host]
+            state.note_down()
+            state.asked_at = time.monotonic()
+            # Any topology may be the next.
+            self._accepts_any_topology |= not any(each.state is HostState.UP for each in self._hosts.values())
+            if state.times_down == 1:
+                self._note_change()
+            # `down` needs no agent that reads: leave it the time until the second look.
+            is_over = state.times_down >= (2 if self._was_up else 1) and self._find_failure() is not None
+        if is_over and not state.is_rest_read:
+            with contextlib.suppress(ClusterError):
+                self._read_rest(host, state)
+
+    def _read_rest(self, host: str, state: HostView) -> None:
+        """Read the runs and events of a host on which the cluster is down."""
+        client, after = self._cluster.connect(host), {} if state.after is None else {"": state.after}
+        state.is_rest_read = True
+        if not client.transport.has_state():
             return
-        if was_up:
-            context.sleep(settings.LIVE_RETRY_SECONDS)  # `down` needs no agent that reads
-        for each in self._cluster.hosts:
-            with contextlib.suppress(ClusterError):
-                if self.hosts.is_down(each) and self._cluster.connect(each).transport.has_state():
-                    self._take_runs(each, start=True)
+        runs = client.call(RunsRequest(settings.LIVE_RUNS), start=True).runs
+        request = EventsRequest(settings.LIVE_EVENTS, None, False, {})
+        events = list(read_host(client, request, after, None, silent_context(host)))
+        with self._changed:
+            state.runs, state.after = runs, after.get("")
+            state.events += [self._cluster.add_host(event, host) for event in events]
+            self._note_change()
 
-    def _take_status(self, host: str, status: ClusterStatus) -> None:
-        self.hosts.take_status(host, status)
-        if self.hosts.lacks_topology(host):
-            self._take_topology(host)
-        self._changed()
-        if self.runs.is_stale(host, status.runs):
-            with contextlib.suppress(ClusterError):
-                self._take_runs(host, start=False)
-
-    def _take_topology(self, host: str) -> None:
-        """Take in a topology that has changed: follow the added hosts, and no longer the removed ones."""
-        with contextlib.suppress(ClusterError):
-            topology = self._cluster.connect(host).call(TopologyRequest())
-            with self._lock:
-                added, removed = self.hosts.take_topology(topology)
-                self._cluster = self._cluster.with_hosts_of(topology)
-                for name in removed:
-                    self._stops.pop(name).set()
-                    self.runs.take_records(name, ())  # no host would report the end of an active one
-                for name in added:
-                    self._follow_host(name)
-
-    def _take_runs(self, host: str, *, start: bool) -> None:
-        request = RunsRequest(settings.LIVE_RUNS)
-        self.runs.take_records(host, self._cluster.connect(host).call(request, start=start).runs)
-        self._changed()
-
-    def _measure(self, host: str, context: StreamContext) -> None:
-        while True:
-            if not self._is_measured.is_set():
-                self.hosts.forget_usage(host)
-                self._is_measured.wait()
-                context.sleep(0.0)  # ends here if the view was closed
-            with contextlib.suppress(ClusterError):
-                if not (self.hosts.is_lost(host) or self.hosts.is_down(host)):  # else the watch connects again
-                    self.hosts.take_usage(host, self._cluster.connect(host).call(UsageRequest()))
-                    self._changed()
-            context.sleep(settings.LIVE_USAGE_SECONDS)
-
-    def _read_events(self, host: str, context: StreamContext) -> None:
-        """Read the events of a host, which may be away at first, and on which the cluster may be down for a time."""
-        while True:
-            follows = not self.hosts.is_down(host)
-            request = EventsRequest(settings.LIVE_EVENTS, None, follows, {})
-            with contextlib.suppress(ClusterError):
-                for event in read_host(self._cluster.connect(host), request, {}, None, context):
-                    self.events.take(self._cluster.add_host(event, host))
-                    self._changed()
-            context.sleep(settings.LIVE_RETRY_SECONDS)
-            while not follows and self.hosts.is_down(host):
-                context.sleep(settings.LIVE_RETRY_SECONDS)
-
-    def _read_run(self, history: RunHistory, host: str | None, context: StreamContext) -> None:
-        """Read the events of a run; if that fails, the next change of a run's state tries again."""
-        cluster, run = self._cluster, history.run
-        try:
-            leader, run = locate_run(cluster, run, start=True) if host is None else (cluster.led_by(host), run)
-            for event in read_run_events(leader, run, context, history.version):
-                history.update(event)
-                self._changed()
-        finally:
-            self.runs.unfollow(history.run)
-            self._changed()
-
-
-def _start_thread(
-    host: str,
-    body: Callable[[StreamContext], None],
-    stopped: threading.Event,
-    report_lost: Callable[[str], None] = lambda reason: None,
-) -> None:
-    """Start a thread that reads streams of a host with `body`, until it is stopped or there is an error."""
-
-    def run() -> None:
-        with contextlib.suppress(StreamStoppedError, ClusterError):
-            body(_ViewContext(host, stopped, report_lost))
-
-    threading.Thread(target=run, daemon=True).start()
+    def _note_change(self) -> None:
+        self._version += 1
+        self._changed.notify_all()

@@ -1,20 +1,23 @@
-"""Read the events of a run, and keep what they say: progress, curves, notes, members, the graph of a placed run."""
+"""The events of runs that the page shows: progress, curves, notes, members, the graph of a placed run."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.rpc.parallel import StreamContext
+from tfcluster.client.rpc.parallel import silent_context
+from tfcluster.client.runs.locate import locate_run
 from tfcluster.client.runs.runs import RunResponse, read_records
 from tfcluster.client.runs.wait_diagnosis import ask_hosts
 from tfcluster.core.run_events import is_report, reporter_of
 from tfcluster.core.text import strip_forwarding
+from tfcluster.errors import ClusterError
 from tfcluster.protocol.api.runs import AttachRequest
 
 Event = dict[str, Any]
@@ -55,9 +58,6 @@ class RunHistory:
     Attributes:
         version: The number of events.
         progress: The latest event `progress` (`done`, `total`, `unit`, `seconds`); None if there was none.
-        metrics: The latest value of each metric, None for one that is not finite.
-        step: The latest step of a metric; None if there was none.
-        wait: The event `waiting` while the run waits for tasks; None otherwise.
         result: The result event; None while the run has none.
         operations: The operations of its graphs, each as [name, type, inputs].
         placements: Where they are placed, each as (name, type, device).
@@ -67,9 +67,6 @@ class RunHistory:
         self.run = run
         self.version = 0
         self.progress: Event | None = None
-        self.metrics: dict[str, float | None] = {}
-        self.step: int | None = None
-        self.wait: Event | None = None
         self.result: Event | None = None
         self.operations: list[Any] = []
         self.placements: list[tuple[str, str, str]] = []
@@ -90,18 +87,14 @@ class RunHistory:
             self.progress = {name: event[name] for name in ("done", "total", "unit", "seconds")}
         elif is_report(event):
             name, reporter = event["name"], reporter_of(event)
-            self.step, value = int(event["step"]), event["value"]
-            point = (self.step, value, event.get("seconds"))
+            point = (int(event["step"]), event["value"], event.get("seconds"))
             self._series.setdefault((name, reporter), Series(name, reporter)).add(point)
-            self.metrics = {**self.metrics, name: value}  # a new one: views read it meanwhile
         elif kind == "graph":
             self.operations += event["operations"]
         elif kind == "placement":
             self.placements.append((event["op"], event["type"], event["device"]))
         elif kind == "member":
             self._members[event["task"]] = event
-        elif kind in ("waiting", "waiting_ended"):
-            self.wait = event if kind == "waiting" else None
         elif kind == "result":
             self.result = event
         self._notes += [note for note in _notes_of(event) if note not in self._notes]
@@ -117,24 +110,70 @@ class RunHistory:
                 "members": list(self._members.values()),
                 "result": self.result,
                 "has_graph": bool(self.operations),
+                "is_complete": self.result is not None,
             }
 
 
-def read_run_events(leader: Cluster, run: str, context: StreamContext, received: int = 0) -> Iterator[Event]:
-    """Yield the events of a run up to its result, but not its output; the run may have ended.
+class RunHistories:
+    """Keeps the histories of the latest runs that were asked for. Thread-safe.
 
-    The host that is the head of `leader` leads the run; the cluster may be down. The first `received` events are left
-    out.
+    `cluster` returns the cluster as it is now.
+    """
 
-    Raises:
-        ClusterError: There is no such run, or its host cannot be reached.
+    def __init__(self, cluster: Callable[[], Cluster]) -> None:
+        self._cluster = cluster
+        self._lock = threading.Lock()
+        self._histories: dict[str, RunHistory] = {}
+        self._followed: set[str] = set()
+        self._read_at: dict[str, float] = {}  # when the latest attempt began, in monotonic seconds
+
+    def follow(self, run: str) -> RunHistory:
+        """Read the events of a run up to its result, in another thread, unless that is done already.
+
+        Return the history at once; if it is a new one, after the first moment, in which a short history is read whole.
+        """
+        with self._lock:
+            history = self._histories.pop(run, None) or RunHistory(run)
+            self._histories[run] = history  # the last one that is dropped
+            now = time.monotonic()
+            is_due = now - self._read_at.get(run, -settings.LIVE_RETRY_SECONDS) >= settings.LIVE_RETRY_SECONDS
+            is_new = run not in self._followed and history.result is None and is_due
+            if is_new:
+                self._followed.add(run)
+                self._read_at[run] = now
+            for other in list(self._histories)[: -settings.LIVE_HISTORIES]:
+                if other not in self._followed:
+                    del self._histories[other]
+                    del self._read_at[other]
+        if is_new:
+            reader = threading.Thread(target=self._read, args=(history,), daemon=True)
+            reader.start()
+            reader.join(settings.LIVE_HISTORY_SECONDS)
+        return history
+
+    def _read(self, history: RunHistory) -> None:
+        """Read the events of a run; if that fails, a later request tries again."""
+        try:
+            with contextlib.suppress(ClusterError):
+                leader, run = locate_run(self._cluster(), history.run, start=True)
+                for event in _read_events(leader, run, history.version):
+                    history.update(event)
+        finally:
+            with self._lock:
+                self._followed.discard(history.run)
+
+
+def _read_events(leader: Cluster, run: str, received: int) -> Iterator[Event]:
+    """Yield the events of a run up to its result, but not its output; the first `received` ones are left out.
+
+    The run may have ended, and the cluster may be down. The host that is the head of `leader` leads the run.
     """
     client = leader.connect_head()
 
     def attach() -> RunResponse:
         return client.stream(AttachRequest(run, received, None, cancel_on_disconnect=False), start=True)
 
-    for record in read_records(client, context, attach):
+    for record in read_records(client, silent_context(leader.head), attach):
         received += 1
         if record["event"] == "waiting" and len(leader.hosts) > 1:
             record = ask_hosts(leader, record)

@@ -89,6 +89,11 @@ class StreamContext:
                 return
 
 
+def silent_context(host: str, stopped: threading.Event | None = None) -> StreamContext:
+    """Return the context of a stream whose view shows by itself that a host is lost or back: nothing is printed."""
+    return StreamContext(host, lambda text: None, stopped)
+
+
 class _Kind(Enum):
     ITEM = 1
     WARNING = 2

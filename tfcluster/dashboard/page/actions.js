@@ -1,44 +1,51 @@
-// Cancel and restart: asked for again, with what is lost and the command that does the same.
-import { element, setText } from "./dom.js";
+// Cancel and restart: the page asks first, and names what is lost and the command that does the same.
+import { html, useLayoutEffect, useRef } from "./dom.js";
+import { change } from "./model.js";
 import { post } from "./server.js";
 
+let isBusy = false;  // an action has begun: its question is shown, or is about to be
+
+// Ask a question, and return whether the user agrees.
 function ask(title, details, command, verb) {
-  const dialog = document.getElementById("dialog");
-  return new Promise((resolve) => {
-    const close = (answer) => () => { dialog.close(); resolve(answer); };
-    dialog.replaceChildren(
-      element("h2", { id: "question" }, title),
-      ...details.map((detail) => element("p", {}, detail)),
-      element("p", { class: "quiet" }, "The same on the command line: ", element("code", {}, command)),
-      element("p", { class: "buttons" },
-        element("button", { type: "button", autofocus: true, onclick: close(false) }, "Keep"),
-        element("button", { type: "button", class: "danger", id: "confirm", onclick: close(true) }, verb)));
-    dialog.oncancel = () => resolve(false);
-    dialog.showModal();
-  });
+  return new Promise((resolve) => change({ question: { title, details, command, verb, resolve } }));
 }
 
-// Show what has failed: of the last action or, with the id `problem`, of hosts and of the link to the command.
-export function tell(text, id = "failure") {
-  const line = document.getElementById(id);
-  setText(line, text);
-  line.hidden = !text;
+export function Dialog({ question }) {
+  const node = useRef();
+  useLayoutEffect(() => {
+    if (!question) node.current.close();
+    else if (!node.current.open) node.current.showModal();
+  }, [question]);
+  const answer = (isAgreed) => { change({ question: null }); question.resolve(isAgreed); };
+  const close = () => question && answer(false);  // by Escape
+  return html`<dialog id="dialog" aria-labelledby="question" ref=${node} onClose=${close}>${question && html`
+    <h2 id="question">${question.title}</h2>
+    ${question.details.map((detail) => html`<p>${detail}</p>`)}
+    <p class="quiet">The same on the command line: <code>${question.command}</code></p>
+    <p class="buttons">
+      <button type="button" autofocus onClick=${() => answer(false)}>Keep</button>
+      <button type="button" class="danger" id="confirm" onClick=${() => answer(true)}>${question.verb}</button>
+    </p>`}</dialog>`;
 }
 
 async function attempt(action) {
+  if (isBusy) return;
+  isBusy = true;
   try {
-    tell("");
+    change({ failure: "" });
     await action();
   } catch (error) {
-    tell(error.message);
+    change({ failure: error.message });
+  } finally {
+    isBusy = false;
   }
 }
 
 export function cancelRun(cluster, run) {
   return attempt(async () => {
-    if (await ask(`Cancel ${run}?`, ["The run stops, and everything that it has not saved is lost."], `tfcluster cancel ${run} -c ${cluster}`, "Cancel the run")) {
-      await post("/api/cancel", { run });
-    }
+    const loss = "The run stops, and everything that it has not saved is lost.";
+    const isAgreed = await ask(`Cancel ${run}?`, [loss], `tfcluster cancel ${run} -c ${cluster}`, "Cancel the run");
+    if (isAgreed) await post("/api/cancel", { run });
   });
 }
 
@@ -49,8 +56,8 @@ export function restartTask(cluster, task) {
       const plan = await post("/api/restart", { task, accepted });
       if (plan.restarts) return;
       const details = plan.losses.length ? ["This is lost:", ...plan.losses] : ["Nothing is lost."];
-      const yes = plan.losses.length ? " --yes" : "";
-      if (!(await ask(`Restart ${task}?`, details, `tfcluster restart ${task}${yes} -c ${cluster}`, "Restart"))) return;
+      const command = `tfcluster restart ${task}${plan.losses.length ? " --yes" : ""} -c ${cluster}`;
+      if (!(await ask(`Restart ${task}?`, details, command, "Restart"))) return;
       accepted = plan.losses;
     }
   });

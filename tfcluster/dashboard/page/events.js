@@ -1,53 +1,34 @@
-// What happened, on an axis and as a list.
-import { element, makeRow, makeTable, setText } from "./dom.js";
-import { formatTime } from "./format.js";
-import { kindOf, nameOf, Timeline } from "./timeline.js";
+// All events, on an axis and as a list.
+import { html, useState } from "./dom.js";
+import { Time } from "./parts.js";
+import { Table } from "./table.js";
+import { nameOf, Timeline, TimelineControls, useAxis } from "./timeline.js";
 
 const LISTED = 200;
-const COLUMNS = ["time", "where", "event", "detail"];
+const COLUMNS = [
+  { name: "time", cell: (event) => html`<${Time} seconds=${event.time} />` },
+  { name: "where", cell: nameOf },
+  { name: "event", cell: (event) => event.event, attributes: (event) => ({ "data-kind": event.kind }) },
+  { name: "detail", cell: (event) => event.detail },
+];
 
-// A table of events, the latest first.
-export function eventsTable(events) {
-  const table = makeTable("events", COLUMNS);
-  fillEvents(table.body, events);
-  return table;
+export function EventsView({ model }) {
+  const [text, setText] = useState("");
+  const [axis, setAxis] = useAxis();
+  const wanted = text.toLowerCase();
+  const textOf = ({ task, event, detail, host }) => [task, event, detail, host].join(" ").toLowerCase();
+  const events = (model.view?.events ?? []).filter((event) => textOf(event).includes(wanted)).reverse();
+  const [first, last] = axis.range ?? [-Infinity, Infinity];
+  const chosen = events.filter((event) => first <= event.time && event.time <= last);
+  const note = `The latest ${LISTED} of ${chosen.length}; choose a part of the axis for others.`;
+  return html`<section>
+    <div class="filters"><h2>Events</h2><${TimelineControls} axis=${axis} setAxis=${setAxis} events=${events} />
+      <input type="search" placeholder="task or text" aria-label="filter events"
+        onInput=${(event) => setText(event.target.value)} /></div>
+    <${Timeline} axis=${axis} setAxis=${setAxis} events=${events} />
+    <${Table} name="events" columns=${COLUMNS} items=${chosen.slice(0, LISTED)} keyOf=${keyOf} />
+    <p class="quiet">${chosen.length > LISTED ? note : ""}</p>
+  </section>`;
 }
 
-function fillEvents(body, events) {
-  body.replaceChildren(...events.map((event) => {
-    const row = makeRow(COLUMNS, {}, [formatTime(event.time), nameOf(event), event.event, event.detail]);
-    row.by.event.dataset.kind = kindOf(event.event);
-    return row;
-  }));
-}
-
-export class EventsView {
-  constructor(parent) {
-    this.text = element("input", { type: "search", placeholder: "task or text", "aria-label": "filter events", oninput: () => this.update(this.model, "events") });
-    this.axis = new Timeline(() => this.list());
-    this.table = eventsTable([]);
-    this.note = element("p", { class: "quiet" });
-    parent.append(element("section", {},
-      element("div", { class: "filters" }, element("h2", {}, "Events"), ...this.axis.controls, this.text), this.axis.node,
-      this.table.node, this.note));
-  }
-
-  update(model, kind) {
-    this.model = model;
-    if (kind !== "events" && kind !== "all") return;
-    const wanted = this.text.value.toLowerCase();
-    const matches = (event) => `${event.task ?? ""} ${event.event} ${event.detail} ${event.host ?? ""}`.toLowerCase().includes(wanted);
-    this.events = model.events.filter(matches).sort((one, other) => other.time - one.time);
-    this.axis.show(this.events);
-    this.list();
-  }
-
-  list() {
-    const [first, last] = this.axis.range ?? [-Infinity, Infinity];
-    const events = this.events.filter((event) => first <= event.time && event.time <= last);
-    fillEvents(this.table.body, events.slice(0, LISTED));
-    setText(this.note, events.length > LISTED ? `The latest ${LISTED} of ${events.length}; choose a part of the axis for others.` : "");
-  }
-
-  close() { this.axis.close(); }
-}
+const keyOf = (event) => [event.time, event.task, event.host, event.event, event.detail].join(" ");

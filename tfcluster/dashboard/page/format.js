@@ -1,7 +1,5 @@
 // Numbers, times and durations as text.
 
-export const ACTIVE = ["queued", "running"];  // states of runs
-
 export function formatDuration(seconds) {
   if (seconds === null || seconds === undefined) return "";
   if (seconds < 10) return `${seconds.toFixed(1)} s`;
@@ -36,15 +34,38 @@ export function formatNumber(value) {
 // A number on an axis, whose ticks are a step apart.
 export function formatTick(value, step) {
   const digits = Math.max(0, 1 - Math.floor(Math.log10(step)));
-  return digits > 8 || Math.abs(value) >= 1e7 ? formatNumber(value) : value.toLocaleString("en", { maximumFractionDigits: digits });
+  const isPlain = digits <= 8 && Math.abs(value) < 1e7;
+  return isPlain ? value.toLocaleString("en", { maximumFractionDigits: digits }) : formatNumber(value);
 }
 
-export function formatTime(seconds) {
+const two = (number) => String(number).padStart(2, "0");
+
+export function formatDay(seconds) {
   const date = new Date(1000 * seconds);
-  const two = (number) => String(number).padStart(2, "0");
-  const clock = `${two(date.getHours())}:${two(date.getMinutes())}:${two(date.getSeconds())}`;
-  const isToday = date.toDateString() === new Date().toDateString();
-  return isToday ? clock : `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${clock}`;
+  return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
+}
+
+export function formatClock(seconds) {
+  const date = new Date(1000 * seconds);
+  return [date.getHours(), date.getMinutes(), date.getSeconds()].map(two).join(":");
+}
+
+export const today = () => formatDay(Date.now() / 1000);
+
+// The time of day, with the date unless it is today.
+export function formatTime(seconds) {
+  const day = formatDay(seconds);
+  return day === today() ? formatClock(seconds) : `${day} ${formatClock(seconds)}`;
+}
+
+const WEEKDAYS = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
+const ZONE = Intl.DateTimeFormat().resolvedOptions().timeZone;
+
+// The full date and time with its zone: `Sun 2026-11-29 22:34:03 UTC+01:00 (Europe/Berlin)`.
+export function formatFullTime(seconds) {
+  const date = new Date(1000 * seconds), offset = -date.getTimezoneOffset(), size = Math.abs(offset);
+  const shift = `${offset < 0 ? "-" : "+"}${two(Math.floor(size / 60))}:${two(size % 60)}`;
+  return `${WEEKDAYS[date.getDay()]} ${formatDay(seconds)} ${formatClock(seconds)} UTC${shift} (${ZONE})`;
 }
 
 export function shortName(task) {
@@ -53,4 +74,11 @@ export function shortName(task) {
 
 export function programOf(run) {
   return run.program === "script" ? run.script ?? run.parameters?.argument ?? "script" : run.program;
+}
+
+export const isActive = (run) => ["queued", "running"].includes(run.state);
+
+// The seconds that a run took; those of an active one are `age` seconds old.
+export function durationOf(run, age) {
+  return run.seconds !== null && run.seconds !== undefined && run.state === "running" ? run.seconds + age : run.seconds;
 }

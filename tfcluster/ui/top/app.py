@@ -17,12 +17,14 @@ from typing import Any, TypeVar
 from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding
+from textual.containers import Container, Vertical
 from textual.events import Resize
 from textual.widgets import DataTable, Footer, Input, Static
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.live.live_cluster import LiveCluster
+from tfcluster.client.live.view import LiveView
 from tfcluster.client.restart import plan_restart, restart_tasks
 from tfcluster.client.runs.runs import cancel_run
 from tfcluster.client.status import ClusterSnapshot
@@ -207,8 +209,12 @@ class TopApp(App[ClusterError | int]):
     #hosts, #events, #message, #title { text-wrap: nowrap; text-overflow: ellipsis; }
     #hosts { height: auto; }
     DataTable { background: ansi_default; scrollbar-size-vertical: 1; }
+    #body { height: 1fr; }
+    #tables { height: auto; }
     #runs { margin-top: 1; }
     #events { height: 1fr; margin-top: 1; }
+    .wide #body { layout: horizontal; }
+    .wide #events { height: 100%; width: 1fr; margin: 0 0 0 1; }
     #message { height: 1; }
     #filter { display: none; height: 1; border: none; padding: 0; }
     DataTable > .datatable--header { text-style: bold; background: ansi_default; }
@@ -230,10 +236,10 @@ class TopApp(App[ClusterError | int]):
 
     def __init__(self, cluster: Cluster, snapshot: ClusterSnapshot) -> None:
         super().__init__(ansi_color=True)
-        self.live = LiveCluster(cluster, snapshot, self._note_change)
+        self.live = LiveCluster(cluster, snapshot)
         self._signals = TerminalSignals(self)
         self._cluster = cluster
-        self._is_changed = True
+        self._shown_version: int | None = None  # of the view; None if it has to be shown again
         self._order = 0
         self._pattern = ""
         self._message: Text | None = None
@@ -244,9 +250,11 @@ class TopApp(App[ClusterError | int]):
         """Show the cluster from its hosts down to its last events."""
         yield Static(id="title")
         yield Static(id="hosts")
-        yield Table(id="tasks")
-        yield Table(id="runs")
-        yield Static(id="events")
+        with Container(id="body"):
+            with Vertical(id="tables"):
+                yield Table(id="tasks")
+                yield Table(id="runs")
+            yield Static(id="events")
         yield Static(id="message")
         yield Input(id="filter", placeholder="filter tasks and runs", compact=True)
         yield Footer(compact=True, show_command_palette=False)
@@ -255,7 +263,6 @@ class TopApp(App[ClusterError | int]):
         """Start to follow the cluster."""
         self._signals.start()
         self.live.start()
-        self.live.measure(True)
         self.set_interval(settings.TOP_REFRESH_SECONDS, self._refresh_if_changed)
         self.set_interval(1.0, self._note_change)  # uptimes
         self._show()
@@ -266,15 +273,15 @@ class TopApp(App[ClusterError | int]):
         self.exit(int(ExitCode.FAILED))
 
     def _note_change(self) -> None:
-        """Note that there is something new; called from any thread."""
-        self._is_changed = True
+        """Have the screen drawn again."""
+        self._shown_version = None
 
     def _refresh_if_changed(self) -> None:
         code = self._signals.handle()
         if code is not None:
             self.exit(code)
-        elif self._is_changed:
-            self._is_changed = False
+        elif self._shown_version != (version := self.live.version):
+            self._shown_version = version
             self._show()
 
     def _show(self) -> None:
@@ -286,29 +293,42 @@ class TopApp(App[ClusterError | int]):
             self._depth = len(self.screen_stack)
             self.refresh_bindings()
             self.screen.refresh(layout=True)
+        self._show_view(view)
+
+    def _show_view(self, view: LiveView) -> None:
+        """Show the cluster: from its hosts down to its last events, which are on the right if the screen is wide."""
         screen = self.screen_stack[0]
         width, height = self.size
         order = list(ORDERS)[self._order]
-        screen.query_one("#title", Static).update(rows.title_line(view, order, self._pattern))
         hosts = rows.host_lines(view, max(2, height // 6))
+        screen.query_one("#title", Static).update(rows.title_line(view, order, self._pattern))
         screen.query_one("#hosts", Static).update(join_lines(hosts))
+        is_wide = width >= settings.TOP_WIDE_COLUMNS
+        screen.set_class(is_wide, "wide")
+        tables = screen.query_one("#tables")
+        tables.styles.width = columns = width * 11 // 20 if is_wide else width
         scroll_bar = 1
         contents = {
-            "tasks": rows.task_content(view, order, self._pattern, width - scroll_bar),
-            "runs": rows.run_content(view, self._pattern, width - scroll_bar),
+            "tasks": rows.task_content(view, order, self._pattern, columns - scroll_bar),
+            "runs": rows.run_content(view, self._pattern, columns - scroll_bar),
         }
-        runs = screen.query_one("#runs", Table)
-        runs.display = bool(view.runs)
+        shown = [1 + len(content.rows) if content.rows else 0 for content in contents.values()]
+        events = rows.find_events(view, self._pattern)
         is_filtering = screen.query_one("#filter", Input).display
-        free = height - len(hosts) - 4 - runs.display - is_filtering  # the title, the message, the keys, empty lines
-        wanted = [1 + len(content.rows) for content in contents.values()]
-        heights = rows.share_lines(free, [wanted[0], wanted[1] if view.runs else 0, len(view.events)])
+        free = height - len(hosts) - 4 + is_wide - is_filtering  # the title, the message, the keys, an empty line
+        gap = all(shown)
+        heights = rows.share_lines(free - gap, [*shown, 0 if is_wide else len(events)])
         for (name, content), lines in zip(contents.items(), heights, strict=False):
             table = screen.query_one(f"#{name}", Table)
+            table.display = bool(content.rows)
             table.styles.height = lines
             table.show(content)
-        screen.query_one("#events", Static).update(join_lines(rows.event_lines(view, heights[-1])))
-        screen.query_one("#message", Static).update(self._message or self._hint())
+        screen.query_one("#runs").styles.margin = (int(gap), 0, 0, 0)
+        screen.query_one("#events", Static).update(join_lines(events[-(free if is_wide else heights[-1]) :]))
+        nothing = (
+            Text(f" nothing matches {self._pattern!r}: Esc shows everything") if not (any(shown) or events) else None
+        )
+        screen.query_one("#message", Static).update(self._message or nothing or self._hint())
 
     def _hint(self) -> Text:
         """Return the command that a key would execute on the selected task or run."""
@@ -363,10 +383,15 @@ class TopApp(App[ClusterError | int]):
             return
         describe = partial(self._describe, kind, name)
         command = f"tfcluster logs {name} -f -c {self._cluster.name}"
-        self.push_screen(DetailScreen(self.live, kind, name, hosts[name], describe, command))
+        has_ended = partial(self._has_ended, name)
+        self.push_screen(DetailScreen(self.live, kind, name, hosts[name], describe, command, has_ended))
 
     def _describe(self, kind: str, name: str) -> Text:
         return (describe_task if kind == "tasks" else describe_run)(self.live.view(), name)
+
+    def _has_ended(self, run: str) -> bool:
+        """Return whether a run has ended; False for a task."""
+        return any(each.record.run == run and not each.is_active for each in self.live.view().runs)
 
     def action_sort(self) -> None:
         """Sort the tasks by the next column."""
@@ -405,7 +430,7 @@ class TopApp(App[ClusterError | int]):
         """Restart the selected task."""
         kind, name = self._selection()
         if kind == "tasks" and name is not None:
-            self._carry_out(partial(restart_action, self._cluster, name))
+            self._carry_out(partial(restart_action, self.live.cluster, name))
         else:
             self.show_message("r restarts a task: choose one with Tab and the arrows")
 
@@ -417,7 +442,7 @@ class TopApp(App[ClusterError | int]):
             if run is None or not run.is_active:
                 self.show_message(f"{name} has already ended")
             else:
-                self._carry_out(partial(cancel_action, self._cluster, name))
+                self._carry_out(partial(cancel_action, self.live.cluster, name))
         else:
             self.show_message("c cancels a run: choose one with Tab and the arrows")
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tfcluster.client.live.hosts import LiveRun, LiveView
+from tfcluster.client.live.view import LiveRun, LiveView
 from tfcluster.core.states import HostState, TaskState
 from tfcluster.core.status import HostStatus, TaskStatus
 from tfcluster.core.text import pluralize
 from tfcluster.protocol.serialization import to_json
 from tfcluster.ui.console import GAP, TASK_CELLS, Text, cell_width, fit_columns
 from tfcluster.ui.format import format_bytes, format_duration, format_optional, style_of
-from tfcluster.ui.listings import format_inputs, format_metrics, format_outcome
+from tfcluster.ui.listings import format_inputs, format_metrics, format_outcome, format_times
 from tfcluster.ui.log_view import format_event
 
 _BAR = 14
@@ -129,10 +129,9 @@ def run_content(view: LiveView, pattern: str, width: int) -> Content:
     """Return the table of runs, the latest first; the arguments are those of `task_content`."""
     cells = {}
     for run in reversed(view.runs):
-        seconds = time.time() - run.record.started if run.is_active else run.record.seconds
         record = run.record
         program = record.script or record.program
-        row = [record.run, program, record.state.value, format_duration(seconds), describe_progress(run)]
+        row = [record.run, program, record.state.value, _describe_time(run), describe_progress(run)]
         if _matches(pattern, row):
             cells[record.run] = dict(zip(_RUN_COLUMNS, row, strict=True))
     shortened = [{**row, "PROGRESS": row["PROGRESS"][:_PROGRESS_WIDTH]} for row in cells.values()]
@@ -140,7 +139,14 @@ def run_content(view: LiveView, pattern: str, width: int) -> Content:
     rows = {name: [row[column] for column in columns] for name, row in cells.items()}
     content = _content(columns, rows, [""] * len(rows), right=("TIME",))
     last = max(GAP + len(columns[-1]), width - sum(content.widths[:-1]))
+    for cells_of_run in content.rows.values():
+        cells_of_run[-1].truncate(last, overflow="ellipsis")
     return replace(content, widths=(*content.widths[:-1], last))
+
+
+def _describe_time(run: LiveRun) -> str:
+    """Describe how long a run has taken: from its submission on, or as `runs` does if it has ended."""
+    return format_duration(time.time() - run.record.started) if run.is_active else format_times(to_json(run.record))
 
 
 def describe_progress(run: LiveRun) -> str:
@@ -160,7 +166,8 @@ def describe_progress(run: LiveRun) -> str:
 def describe_activity(run: LiveRun) -> str:
     """Describe what an active run does: its latest metrics, or what it waits for; empty if neither is known."""
     if run.wait is not None:
-        return f"waits: {'; '.join(run.wait.get('problems', ())) or run.wait.get('call', '')}"
+        problems = "; ".join(each["problem"] for each in run.wait["problems"])
+        return f"waits: {problems or run.wait['call']}"
     metrics = format_metrics(run.metrics)
     return metrics if run.step is None else f"step={run.step} {metrics}"
 
@@ -179,10 +186,10 @@ def share_lines(lines: int, wanted: Sequence[int]) -> list[int]:
     return given
 
 
-def event_lines(view: LiveView, limit: int) -> list[Text]:
-    """Return the last events, the oldest first."""
-    last = view.events[max(0, len(view.events) - limit) :]
-    return [Text.assemble(" ", format_event(event, "%H:%M:%S")) for event in last]
+def find_events(view: LiveView, pattern: str) -> list[Text]:
+    """Return a line for each event that matches the pattern, ignoring case, the oldest first."""
+    lines = [Text.assemble(" ", format_event(event, "%H:%M:%S")) for event in view.events]
+    return [line for line in lines if _matches(pattern, [line.plain])]
 
 
 def join_lines(lines: Sequence[Text]) -> Text:
@@ -249,15 +256,14 @@ def describe_run(view: LiveView, name: str) -> Text:
     if run is None:
         return Text(f" {name} is no longer among the latest runs")
     record, fields = run.record, to_json(run.record)
-    seconds = time.time() - record.started if run.is_active else record.seconds
     started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.started))
     error = record.error or {}
     gpu_memory = next((each.gpu_memory_bytes for each in view.status.runs if each.run == name), None)
     return _lines(
-        (record.run, record.state.value, f"on {run.host}, {format_duration(seconds)}, started {started}"),
+        (record.run, record.state.value, f"on {run.host}, {_describe_time(run)}, started {started}"),
         {
             "program": record.script or record.program,
-            "inputs": format_inputs(record.program, record.parameters),
+            "inputs": format_inputs(fields),
             "progress": describe_progress(run) if run.is_active else "",
             "uses": "" if gpu_memory is None else f"GPU memory {format_bytes(gpu_memory)}",
             "result": "" if run.is_active else format_outcome(fields),

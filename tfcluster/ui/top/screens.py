@@ -27,7 +27,10 @@ _FOUND, _CURRENT = Style(underline=True, bold=True), Style(reverse=True)
 
 
 class DetailScreen(Screen[None]):
-    """Shows the details (`describe`) of a task or a run (`kind` is `tasks` or `runs`), and follows its log."""
+    """Shows the details (`describe`) of a task or a run (`kind` is `tasks` or `runs`), and follows its log.
+
+    `has_ended` returns whether it is a run that has ended: nothing comes any more.
+    """
 
     BINDINGS = [  # noqa: RUF012 - as Textual has it
         Binding("escape,backspace", "back", "Back", key_display="Esc"),
@@ -48,7 +51,14 @@ class DetailScreen(Screen[None]):
     """
 
     def __init__(
-        self, live: LiveCluster, kind: str, subject: str, host: str, describe: Callable[[], Text], command: str
+        self,
+        live: LiveCluster,
+        kind: str,
+        subject: str,
+        host: str,
+        describe: Callable[[], Text],
+        command: str,
+        has_ended: Callable[[], bool],
     ) -> None:
         super().__init__()
         self.kind = kind
@@ -57,6 +67,7 @@ class DetailScreen(Screen[None]):
         self._host = host
         self._describe = describe
         self._command = command
+        self._has_ended = has_ended
         self._level = LogLevel.WARNING
         self._arrived: list[str] = []
         self._hidden = 0
@@ -118,12 +129,13 @@ class DetailScreen(Screen[None]):
         if arrived:
             log.add(arrived)
         self.query_one("#details", Static).update(self._describe())
-        mode = "following" if log.is_following else "End follows"
+        has_ended = self._has_ended()
+        mode = "ended" if has_ended else "following" if log.is_following else "End follows"
         found = f", not found: {self._found_none}" if self._found_none else ""
         is_default = self._level is LogLevel.WARNING  # as on a terminal, where the command would be typed
         command = self._command if is_default else f"{self._command} --level {self._level.value}"
         hidden = f", {self._hidden:,} hidden" if self._hidden else ""
-        log.when_empty = " no entries at this level" if hidden else " no output yet"
+        log.when_empty = " no entries at this level" if hidden else " no output" if has_ended else " no output yet"
         self.query_one("#heading", Static).update(Text(f" $ {command}   {mode}{found or hidden}"))
 
     def action_back(self) -> None:
