@@ -827,7 +827,7 @@ def test_the_link_of_another_start_of_the_command_is_opened_in_the_same_tab(brow
 
 
 class _LateApi(RecordedApi):
-    """Has a run that has ended, of which not all is known before the test says so."""
+    """Serves a run that has ended, with incomplete data until the test completes it."""
 
     is_complete = False
     asked_after = 0  # questions since then

@@ -143,7 +143,7 @@ def test_sixty_tasks_are_reached_sorted_and_filtered(tmp_path: Path) -> None:
         top.send("s")
         top.wait_for("sorted by CPU")
         top.send("f")
-        top.wait_for("filter tasks and runs")
+        top.wait_for("filter tasks, runs and events")
         top.send("failed")
         top.wait_until(lambda text: "worker:57 " in text and "filter: failed" in text and "worker:56 " not in text)
         top.wait_until(lambda text: "SIGKILL" not in text and "RUN " not in text)  # events and runs are filtered too

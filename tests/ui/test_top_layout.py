@@ -19,7 +19,7 @@ from tfcluster.core.status import ClusterStatus, HostStatus, RunStatus, TaskStat
 from tfcluster.protocol.api.runs import RunSummary
 from tfcluster.ui.top import app
 from tfcluster.ui.top.app import Table
-from tfcluster.ui.top.rows import describe_run, describe_task, run_content, share_lines
+from tfcluster.ui.top.rows import describe_run, describe_task, event_lines, run_content, share_lines
 
 _HOSTS = (HostStatus("localhost", HostState.UP, 7, "2.21.0"),)
 
@@ -114,6 +114,13 @@ def test_what_does_not_fit_in_a_row_of_a_run_ends_with_an_ellipsis(width: int, e
     assert row[-1].plain.endswith(end)
     assert sum(content.widths) <= width
     assert row[-1].cell_len <= content.widths[-1]
+
+
+def test_no_event_is_shown_where_there_is_no_room_and_the_last_ones_where_there_is_little() -> None:
+    events = [{"time": 0.0, "task": None, "event": "ready", "detail": str(number)} for number in range(5)]
+    assert event_lines(events, 0) == []
+    assert [line.plain.split()[-1] for line in event_lines(events, 2)] == ["3", "4"]
+    assert len(event_lines(events, 9)) == 5
 
 
 def test_few_things_have_all_the_room_they_want(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ def handle_hangup() -> None:
 
 
 def while_output_is_read(items: Iterable[T]) -> Iterator[T]:
-    """Yield items as long as someone reads standard output: at the end of `status --watch | head`, nobody does."""
+    """Yield items until the reader of standard output exits, as in `status --watch | head`."""
     poller = select.poll()
     with contextlib.suppress(ValueError, OSError):  # it may be no file
         poller.register(sys.stdout, 0)  # what is always reported: errors

@@ -39,8 +39,8 @@ def command(watch: bool, cluster: str | None, timeout: float | None, output: str
 
     With --watch, a terminal shows the status in one place, each second. Into a pipe it is printed each time that a
     state has changed; the JSON output is then one line each. It continues while tasks are not ready or hosts are
-    unreachable. It exits with 3 when the cluster goes down or its job is pending, 130 after Ctrl-C, and 0 when nobody
-    reads the pipe any more.
+    unreachable. It exits with 3 when the cluster goes down or its job is pending, 130 after Ctrl-C, and 0 when the
+    reader of the pipe exits.
 
     Without --watch, exits with 0 if every task is ready, 4 if one is not or the job is pending, 5 if a host is
     unreachable, 3 if the cluster is not running or its job has ended. The cluster of a launch has no tasks that must be

@@ -41,7 +41,7 @@ class ViewHandler:
             await self._wait_for_change()
         await self._measure()
         reports = await self._reports.refresh()
-        topology = self._context.supervisor.require_cluster()  # it may have gone down meanwhile
+        topology = self._context.supervisor.require_cluster()  # the cluster can stop in the meantime
         versions = {
             "status": self._status_version(request.known.get("status")),
             "runs": f"{self._agent} {self._context.runs.changed.count}",

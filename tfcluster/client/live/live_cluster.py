@@ -1,4 +1,4 @@
-"""Follow a cluster: what `top`, the page and `status --watch` show, asked for once a second while somebody looks.
+"""Follow a cluster: what `top`, the page and `status --watch` show, asked for once a second while a view is open.
 
 `LiveCluster` has a thread for each host, which asks its agent for what has changed. So a host that does not answer
 delays no other one; its link says since when and why, and it is asked again until it is back. A cluster that is down is

@@ -256,7 +256,7 @@ class TopApp(App[ClusterError | int]):
                 yield Table(id="runs")
             yield Static(id="events")
         yield Static(id="message")
-        yield Input(id="filter", placeholder="filter tasks and runs", compact=True)
+        yield Input(id="filter", placeholder="filter tasks, runs and events", compact=True)
         yield Footer(compact=True, show_command_palette=False)
 
     def on_mount(self) -> None:
@@ -324,7 +324,9 @@ class TopApp(App[ClusterError | int]):
             table.styles.height = lines
             table.show(content)
         screen.query_one("#runs").styles.margin = (int(gap), 0, 0, 0)
-        screen.query_one("#events", Static).update(join_lines(events[-(free if is_wide else heights[-1]) :]))
+        screen.query_one("#events", Static).update(
+            join_lines(rows.event_lines(events, free if is_wide else heights[-1]))
+        )
         nothing = (
             Text(f" nothing matches {self._pattern!r}: Esc shows everything") if not (any(shown) or events) else None
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tfcluster.client.live.view import LiveRun, LiveView
+from tfcluster.client.logs import Line
 from tfcluster.core.states import HostState, TaskState
 from tfcluster.core.status import HostStatus, TaskStatus
 from tfcluster.core.text import pluralize
@@ -186,10 +187,15 @@ def share_lines(lines: int, wanted: Sequence[int]) -> list[int]:
     return given
 
 
-def find_events(view: LiveView, pattern: str) -> list[Text]:
-    """Return a line for each event that matches the pattern, ignoring case, the oldest first."""
-    lines = [Text.assemble(" ", format_event(event, "%H:%M:%S")) for event in view.events]
-    return [line for line in lines if _matches(pattern, [line.plain])]
+def find_events(view: LiveView, pattern: str) -> Sequence[Line]:
+    """Return the events that match the pattern, ignoring case, the oldest first."""
+    names = ("host", "task", "event", "detail")
+    return [event for event in view.events if _matches(pattern, [str(event.get(name) or "") for name in names])]
+
+
+def event_lines(events: Sequence[Line], limit: int) -> list[Text]:
+    """Return a line for each of the last events; only these are formatted, as there may be hundreds."""
+    return [Text.assemble(" ", format_event(event, "%H:%M:%S")) for event in events[max(0, len(events) - limit) :]]
 
 
 def join_lines(lines: Sequence[Text]) -> Text:
