@@ -55,6 +55,15 @@ def test_a_pipe_gets_each_change_and_the_end_of_the_cluster_ends_it(small: Sandb
         assert watch.stderr.read() == "error: cluster 'small' went down\nhint: `tfcluster up` starts it again.\n"
 
 
+def test_it_ends_with_the_reader_of_the_pipe_although_nothing_changes(small: Sandbox) -> None:
+    for options in ((), ("-o", "json")):
+        watch = small.start("status", "--watch", *options)
+        assert watch.stdout.readline()
+        watch.stdout.close()
+        assert watch.wait(60) == 0
+        assert watch.stderr.read() == ""
+
+
 def test_a_terminal_shows_the_status_in_one_place(small: Sandbox) -> None:
     with Terminal([*small.command, "status", "--watch"], small.environment, small.folder, columns=120) as watch:
         (uptime,) = re.findall(_UPTIME, watch.wait_for(_UPTIME), re.MULTILINE)
