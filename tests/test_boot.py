@@ -114,7 +114,5 @@ def starts_of_processes(path: Path) -> Iterator[str]:
 def test_the_processes_of_a_cluster_start_python_by_boot_alone() -> None:
     files = [path for part in PARTS for path in (ROOT / "tfcluster" / part).rglob("*.py")]
     found = {f"{path.relative_to(ROOT / 'tfcluster')}: {call}" for path in files for call in starts_of_processes(path)}
-    # A notice is delivered by a shell.
-    # A command of the user and one of Slurm.
-    assert found == {"agent/notices.py: subprocess.Popen", "agent/job_end.py: subprocess.run"}
+    assert found == {"agent/notices.py: subprocess.Popen"}, "a command of the user"
     assert set(starts_of_processes(ROOT / "tfcluster" / "boot.py")) == {"os.execve"}

@@ -25,6 +25,15 @@ _BASE = {
     *("process_mark", "records", "reporting", "runtime_dir"),
 }
 _PURE = {*_BASE, "spec", "core", "protocol"}
+#: Of providers: what finds them by name, and what they do on a host.
+_HOSTS = {"providers/base", "providers/host_side"}
+#: The parts of the modules of providers, by the module's name; `providers` has the others.
+_OF_PROVIDERS = {
+    **dict.fromkeys(["providers", "earlier"], "providers/base"),
+    **dict.fromkeys(["request", "requests"], "providers/request"),
+    **dict.fromkeys(["host_side", "job", "node_holder"], "providers/host_side"),
+    "command": "providers/command",
+}
 ALLOWED = {
     "__init__": {"connection", "reporting", "programs", "version"},
     "version": set[str](),
@@ -42,33 +51,37 @@ ALLOWED = {
     "private_network": {"errors", "os"},
     "process_mark": {"os"},
     "runtime_dir": {"errors", "paths", "settings"},
-    "spec": _BASE,
+    "spec": {*_BASE, "providers/request"},
+    "providers/request": {*_BASE, "spec"},
     "core": {*_BASE, "spec"},
     "protocol": {*_BASE, "spec", "core", "version"},
     "programs": {*_BASE, "core"},
     "programs/bundled": {*_BASE, "__init__", "core", "programs", "cli", "ui"},
     "processes": {*_BASE, "core", "protocol", "programs"},
-    "agent": {*_PURE, "processes", "version"},
-    "transport": {*_PURE, "version"},
-    "providers": {*_PURE, "transport"},
-    "client": {*_PURE, "providers", "transport", "version"},
+    "agent": {*_PURE, *_HOSTS, "processes", "version"},
+    "transport": {*_PURE, *_HOSTS, "version"},
+    "providers/base": {*_BASE, "core", "providers", "providers/host_side"},
+    "providers/host_side": {*_BASE, "core", "protocol"},
+    "providers": {*_PURE, *_HOSTS, "providers/request", "transport"},
+    "providers/command": {*_PURE, "cli", "client", "providers", "providers/request"},
+    "client": {*_PURE, *_HOSTS, "providers", "providers/request", "transport", "version"},
     "ui": {*_PURE, "client", "programs"},
     "dashboard": {*_PURE, "client", "ui", "version"},
-    "cli": {*_PURE, "client", "dashboard", "ui", "programs", "version"},
+    "cli": {*_PURE, *_HOSTS, "client", "dashboard", "providers/request", "ui", "programs", "version"},
     "connection": {*_PURE, "client", "cli"},
 }
 #: The only parts that may import a library.
 OWNERS = {
     "tensorflow": {"programs", "programs/bundled", "processes", "connection"},
     "yaml": {"spec"},
-    "pydantic": {"spec"},
+    "pydantic": {"spec", "providers/request"},
     "pydantic_core": {"spec"},
     "cryptography": {"client"},
     "pathspec": {"client"},
     "rich": {"ui", "programs/bundled"},
     "textual": {"ui"},
     "matplotlib": {"ui"},
-    "click": {"cli", "programs/bundled"},
+    "click": {"cli", "programs/bundled", "providers/command"},
     "grpc": {"processes"},
     "google": {"processes"},
     "asyncio": {"agent", "transport", "ui"},  # Textual runs its loop
@@ -81,6 +94,8 @@ def part_of(module: str) -> str:
     names = module.split(".")
     if len(names) < 2:
         return "__init__"
+    if names[1] == "providers":
+        return _OF_PROVIDERS.get(names[-1], "providers")
     return "programs/bundled" if names[1] == "programs" and names[-1] in BUNDLED else names[1]
 
 
@@ -220,8 +235,9 @@ def test_programs_are_imported_by_processes_only_when_they_are_needed() -> None:
 
 def test_the_spec_is_only_a_type_below_the_client() -> None:
     # An agent's Python need not have pydantic and PyYAML.
-    found = [each for each in all_imports() if each.target == "spec" and each.part not in {"spec", "client", "cli"}]
-    assert [each.at for each in found if not each.typing] == []
+    parts = {"spec", "providers/request"}
+    found = [each for each in all_imports() if each.target in parts and each.part not in {*parts, "client", "cli"}]
+    assert [each.at for each in found if not (each.typing or each.part == "providers/command")] == []
 
 
 def test_commands_import_no_other_part_before_they_are_called() -> None:

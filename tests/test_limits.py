@@ -12,7 +12,7 @@ from tfcluster import settings
 from tfcluster.os.bpf import _MAX_INSTRUCTIONS, _filter_program
 from tfcluster.programs import settings as program_settings
 from tfcluster.programs.mean import RANDOM_NUMBERS_MAX
-from tfcluster.spec.kubernetes import NAME_MAX
+from tfcluster.providers.kubernetes.request import NAME_MAX
 from tfcluster.spec.policies import Logs
 from tfcluster.spec.schema import Job
 from tfcluster.version import PROTOCOL, __version__

@@ -75,8 +75,11 @@ def test_no_two_modules_import_each_other() -> None:
 
 def started_by_name(name: str) -> bool:
     """Return whether another module has the name of a module, or of its package and a variable, in a string."""
-    package = re.escape(name.rpartition(".")[0])
-    names = re.compile(rf"""\b{re.escape(name)}\b|["']{package}(\.{{|["'])""")
+    package, _, last = name.rpartition(".")
+    within = re.escape(package.rpartition(".")[0])  # such as `tfcluster.providers.{name}.provider`
+    names = re.compile(
+        rf"""\b{re.escape(name)}\b|["']{re.escape(package)}(\.{{|["'])|["']{within}\.{{[\w.]+}}\.{last}["']"""
+    )
     return any(names.search(path.read_text()) for module, path in MODULES.items() if module != name)
 
 

@@ -92,8 +92,12 @@ def test_what_a_run_reports_comes_while_it_runs(client: AgentClient, tmp_path: P
     first = ask_until(client, before, lambda reply: reply.reports and reply.reports[0].metrics)
     assert first.reports == (RunReport(identity, metrics={"loss": 0.5}, step=3),)
     flag.touch()
+
     # They come by two ways, so either can be the first one.
-    second = ask_until(client, first, lambda reply: any(each.progress and each.step == 4 for each in reply.reports or ()))
+    def has_both(reply: ViewReply) -> bool:
+        return any(each.progress and each.step == 4 for each in reply.reports or ())
+
+    second = ask_until(client, first, has_both)
     assert second.reports is not None
     assert second.reports[0].metrics == {"loss": 0.25}
     assert second.reports[0].progress is not None

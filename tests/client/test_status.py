@@ -22,14 +22,14 @@ from tfcluster.transport.errors import HostUnreachableError, not_running
 class Hosts:
     """A cluster whose hosts have the given generations of its topology; None is a host that cannot be reached."""
 
-    name, job, is_local = "demo", None, False
+    name, provider, is_local = "demo", None, False
 
     def __init__(self, generations: dict[str, int | None], ending: str = "") -> None:
         self.hosts = generations
         self._ending = ending  # the hosts whose agent ends after it has sent its status
         self.topology_requests: Counter[str] = Counter()
 
-    def check_job(self) -> None: ...
+    def require_hosts(self) -> None: ...
 
     def connect(self, host: str) -> Any:
         return SimpleNamespace(

@@ -265,7 +265,7 @@ def test_an_edit_of_the_pods_replaces_them(pods: Pods) -> None:
     assert lost in wider.stderr
     assert "replicas: 3" in wider.stdout
     moved = sandbox("up", sandbox.spec(text(2).replace("namespace: ml", "namespace: other")), "--dry-run", code=2)
-    assert "or has its pods in another namespace or context" in moved.stderr
+    assert "has its pods in another namespace or context" in moved.stderr
     replaced = sandbox("up", sandbox.spec(text(2, image="tensorflow/tensorflow:2.20.0")), "--yes")
     assert lost in replaced.stderr
     assert {*pods.revisions().values()}.isdisjoint(revisions.values())
@@ -350,8 +350,8 @@ def test_pods_of_another_persons_cluster_of_that_name_are_not_taken_over(pods: P
     sandbox("up", spec)
     before = pods.state()["objects"], pods.revisions()
     refused = sandbox("up", spec, code=2, env=elsewhere)
-    assert "namespace 'ml' has pods of a cluster 'train' that was not started from here" in refused.stderr
-    assert "if that one is yours, add --yes to continue with it" in refused.stderr
+    assert "namespace 'ml' has 2 pods of a cluster 'train' that was not started from here" in refused.stderr
+    assert "If that cluster is not yours, give this one another `name:`. Add --yes" in refused.stderr
     assert (pods.state()["objects"], pods.revisions()) == before
     sandbox("up", spec, "--yes", env=elsewhere)
     sandbox("down", env=elsewhere)
@@ -402,7 +402,7 @@ def test_a_launch_touches_no_pods_of_another_one(pods: Pods) -> None:
     pods.change(objects={"StatefulSet/train": there}, quota=0)
     sandbox.spec("print(1)\n", "one.py")
     failed = sandbox("launch", "--spec", sandbox.spec(text(2)), "one.py", code=2)
-    assert "has pods of a cluster 'train' that was not started from here" in failed.stderr
+    assert "has 2 pods of a cluster 'train' that was not started from here" in failed.stderr
     assert [*pods.state()["objects"]] == ["StatefulSet/train"]
 
 

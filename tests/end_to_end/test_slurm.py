@@ -79,7 +79,7 @@ def in_slurm(tracking: str = "linuxproc", user: Account | None = None, clusters:
     mark = f"slurm-{os.getpid()}-{time.monotonic_ns()}"
     inherited = {name: os.environ[name] for name in ("TEST_RUN",) if name in os.environ}
     changes = {**json.loads(os.environ.get("TEST_CHANGES", "{}")), "tfcluster.processes.gpus": GPUS}
-    changed = {**json.loads(os.environ.get("TEST_SETTINGS", "{}")), "SLURM_END_AGE_SECONDS": 0.0}
+    changed = {**json.loads(os.environ.get("TEST_SETTINGS", "{}")), "HOST_END_AGE_SECONDS": 0.0}
     variables = {
         **{"TEST_MARK": mark, "PYTHONPATH": str(ROOT / "tests" / "changed"), "TEST_SETTINGS": json.dumps(changed)},
         "TEST_CHANGES": json.dumps(changes),
@@ -591,7 +591,7 @@ def test_what_slurm_refuses_is_said_and_the_doctor_asks_whether_it_would_accept_
     assert refusal in error
     (check,) = site.json("doctor", code=1)["checks"]
     assert (check["ok"], refusal in check["result"]) == (False, True)
-    assert "its nodes or pods become hosts only when" in site("doctor", "--print-systemd", code=2).stderr
+    assert "`slurm:` has hosts only when" in site("doctor", "--print-systemd", code=2).stderr
     (check,) = site.json("doctor", site.spec(site.text("{nodes: 1}")))["checks"]
     assert check["result"] == "it would accept the job"
     assert not site.jobs()

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from tfcluster import settings
-from tfcluster.core.kubernetes import PodSet
 from tfcluster.errors import ClusterError
-from tfcluster.providers import kubernetes
+from tfcluster.providers.kubernetes import kubectl
+from tfcluster.providers.kubernetes.pods import PodSet
 
 PODS = PodSet("train", "prod", "ml")
 Say = Callable[[str, str], None]
@@ -36,7 +35,7 @@ def answer_in_turn(say: Say, folder: Path, *answers: dict[str, Any]) -> None:
 
 
 def test_up_says_why_a_pod_does_not_run_yet(say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "KUBERNETES_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(kubectl, "_POLL_SECONDS", 0.01)
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes:\n3 full"}
     answer_in_turn(
         say,
@@ -46,7 +45,7 @@ def test_up_says_why_a_pod_does_not_run_yet(say: Say, tmp_path: Path, monkeypatc
         container(running={"startedAt": "2026-01-31T14:30:00Z"}),
     )
     shown: list[str] = []
-    kubernetes.wait_until_running(PODS, 1, shown.append)
+    kubectl.wait_until_running(PODS, 1, shown.append)
     assert shown == [
         "pod train-0: Pending: Unschedulable: 0/3 nodes: 3 full",
         "pod train-0: ImagePullBackOff: Back-off pulling image",
@@ -56,15 +55,15 @@ def test_up_says_why_a_pod_does_not_run_yet(say: Say, tmp_path: Path, monkeypatc
 def test_a_container_that_crashes_ends_the_wait(say: Say, tmp_path: Path) -> None:
     answer_in_turn(say, tmp_path, container(waiting={"reason": "CrashLoopBackOff", "message": "back-off 10s"}))
     with pytest.raises(ClusterError, match="pod train-0: CrashLoopBackOff: back-off 10s") as caught:
-        kubernetes.wait_until_running(PODS, 1, lambda line: None)
+        kubectl.wait_until_running(PODS, 1, lambda line: None)
     assert "`kubectl logs train-0 --previous`" in caught.value.hint
 
 
 def test_a_right_that_is_missing_is_named_before_anything_is_applied(say: Say, tmp_path: Path) -> None:
     asked = shlex.quote(str(tmp_path / "asked"))
-    say("kubectl", f'echo "$3" >> {asked}; yes true | head -n {len(kubernetes._RIGHTS) - 1}; echo false')
+    say("kubectl", f'echo "$3" >> {asked}; yes true | head -n {len(kubectl._RIGHTS) - 1}; echo false')
     with pytest.raises(ClusterError, match="no right in namespace 'ml' to create pods/exec: nothing was applied"):
-        kubernetes.check(PODS)
+        kubectl.check(PODS)
     assert (tmp_path / "asked").read_text() == "create\n", "nothing but the question was sent"
 
 
@@ -74,9 +73,9 @@ def test_objects_of_others_are_refused(owner: str, is_refused: bool, say: Say, t
     found = {"items": [{"kind": "Service", "metadata": {"name": "train", "labels": label}}]}
     (tmp_path / "found").write_text(json.dumps(found))
     place = shlex.quote(str(tmp_path / "found"))
-    say("kubectl", f'case "$*" in *" create "*) yes true | head -n {len(kubernetes._RIGHTS)} ;; *) cat {place} ;; esac')
+    say("kubectl", f'case "$*" in *" create "*) yes true | head -n {len(kubectl._RIGHTS)} ;; *) cat {place} ;; esac')
     if not is_refused:
-        kubernetes.check(PODS)
+        kubectl.check(PODS)
         return
     with pytest.raises(ClusterError, match="Service 'train' in namespace 'ml' is not of tfcluster"):
-        kubernetes.check(PODS)
+        kubectl.check(PODS)

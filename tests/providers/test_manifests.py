@@ -19,8 +19,8 @@ import yaml
 from tests.conftest import ROOT, wait_for
 from tfcluster.core.resolve import resolve_spec
 from tfcluster.core.topology import ClusterTopology
-from tfcluster.providers.manifests import job_manifests, pod_manifests
-from tfcluster.spec.kubernetes import KubernetesSpec
+from tfcluster.providers.kubernetes.manifests import job_manifests, pod_manifests
+from tfcluster.providers.kubernetes.request import KubernetesSpec
 from tfcluster.spec.load import parse_spec
 
 GOLDEN = Path(__file__).parent / "manifests"

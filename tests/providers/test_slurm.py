@@ -15,13 +15,12 @@ import pytest
 
 from tests.accounts import Account
 from tests.conftest import ROOT
-from tfcluster import settings
 from tfcluster.core.hosts import Host
-from tfcluster.core.slurm import SlurmJob
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.providers import slurm
-from tfcluster.spec.slurm import SlurmSpec
+from tfcluster.providers.slurm import jobs
+from tfcluster.providers.slurm.job import SlurmJob
+from tfcluster.providers.slurm.request import SlurmSpec
 from tfcluster.transport.connector import CommandConnector
 
 AT = "CANCELLED AT 2026-11-24T13:18:32"
@@ -42,7 +41,7 @@ _OUTPUTS = {
 @pytest.mark.parametrize("variables", [(), ("HOME=/home/me", "USER=me")])
 def test_a_user_id_without_an_account_gets_the_variables_that_are_known(variables: tuple[str, ...]) -> None:
     """As in a container: the nodes of the job may know the account."""
-    code = "from tfcluster.providers import slurm; print(slurm._export())"
+    code = "from tfcluster.providers.slurm import jobs; print(jobs._export())"
     environment = ("env", "-i", f"PYTHONPATH={ROOT}", f"PATH={os.environ['PATH']}", *variables)
     printed = subprocess.run(
         Account("", 54321).command(*environment, sys.executable, "-c", code),
@@ -59,12 +58,12 @@ def test_the_cause_of_the_end_is_that_of_the_output(output: str, tmp_path: Path)
     path = tmp_path / "slurm-7.out"
     path.write_text("an earlier line\n" + output)
     job = SlurmJob(7, 1795524747, is_own=True, output=str(path), nodes=("n1", "n2"))
-    assert slurm.find_end(job) == _OUTPUTS[output]
+    assert jobs.find_end(job) == _OUTPUTS[output]
     if _OUTPUTS[output] is None:
-        slurm.check(job)
+        jobs.check(job)
         return
     with pytest.raises(ClusterError) as caught:
-        slurm.check(job)
+        jobs.check(job)
     assert caught.value.message == f"stopped: Slurm job 7 ended ({_OUTPUTS[output]})"
     assert caught.value.exit_code is ExitCode.NOT_RUNNING
 
@@ -83,14 +82,14 @@ def test_the_state_that_was_asked_for_counts_more_than_the_end_of_the_step(outpu
     path = tmp_path / "slurm-7.out"
     path.write_text(output)
     job = SlurmJob(7, 1795524747, is_own=False, output=str(path), nodes=("n1", "n2"))
-    assert slurm.find_end(job) == _OUTPUTS_OF_ALLOCATIONS[output]
+    assert jobs.find_end(job) == _OUTPUTS_OF_ALLOCATIONS[output]
 
 
 def test_without_an_output_nothing_is_known(tmp_path: Path) -> None:
     job = SlurmJob(7, 1795524747, is_own=True, output=str(tmp_path / "none"))
-    assert slurm.find_end(job) is None
+    assert jobs.find_end(job) is None
     with pytest.raises(ClusterError, match="Slurm job 7 was pending"):
-        slurm.check(job)
+        jobs.check(job)
 
 
 @pytest.mark.parametrize(("state", "has_ended"), [("SIGNALING", False), ("REQUEUE_HOLD", False), ("DEADLINE", True)])
@@ -99,8 +98,8 @@ def test_only_a_state_that_is_an_end_is_one(
 ) -> None:
     say("squeue", f"printf '{state} 5 6 7 n1 un\\351\\n'")  # not UTF-8
     job = SlurmJob(7, 5, is_own=True, output=str(tmp_path / "out"))
-    assert (slurm.look_up(job) is None) is has_ended
-    assert slurm.find_end(job) == (state if has_ended else None)
+    assert (jobs.look_up(job) is None) is has_ended
+    assert jobs.find_end(job) == (state if has_ended else None)
 
 
 def test_a_job_of_which_nothing_is_known_is_cancelled(say: Callable[[str, str], None], tmp_path: Path) -> None:
@@ -110,7 +109,7 @@ def test_a_job_of_which_nothing_is_known_is_cancelled(say: Callable[[str, str], 
     say("squeue", "echo 'slurm_load_jobs error: timed out' >&2; exit 1")
     say("scancel", f'echo "$*" > {shlex.quote(str(tmp_path / "cancelled"))}')
     with pytest.raises(ClusterError, match="slurm_load_jobs error: timed out"):
-        slurm.submit("demo", SlurmSpec(), Host("node0", "node0"))
+        jobs.submit("demo", SlurmSpec(), Host("node0", "node0"))
     assert (tmp_path / "cancelled").read_text() == "--clusters=main 12\n"
 
 
@@ -129,7 +128,7 @@ def test_the_spec_is_only_blamed_for_what_sbatch_says_of_it(
 ) -> None:
     say("sbatch", f"cat > /dev/null; echo 'sbatch: error: {said}' >&2; exit 1")
     with pytest.raises(ClusterError, match=re.escape(said)) as error:
-        slurm.submit("demo", SlurmSpec(), Host("node0", "node0"))
+        jobs.submit("demo", SlurmSpec(), Host("node0", "node0"))
     assert hint in error.value.hint
 
 
@@ -151,14 +150,14 @@ def test_the_cluster_that_sbatch_names_is_given_to_all_commands_and_no_other_var
             command,
             f"echo {command} $(env | grep -oE '^S(LURM|BATCH|RUN|QUEUE|CANCEL)_[A-Z_]*' | sort) $* >> {log}; {prints}",
         )
-    job = slurm.submit("demo", SlurmSpec(), Host("node0", "node0"))
-    running = slurm.wait_until_running(job, print)
+    job = jobs.submit("demo", SlurmSpec(), Host("node0", "node0"))
+    running = jobs.wait_until_running(job, print)
     assert (running.cluster, running.cpus, running.gpus) == ("b", 3, {"n1": "v100:1,a100:2"})
-    (host,) = slurm.place(
+    (host,) = jobs.place(
         ClusterTopology("demo", "", "open", (), hosts=(Host("node0", ""),)), running, SlurmSpec()
     ).hosts
     subprocess.run(CommandConnector(host).argv("true"), check=True)
-    slurm.release(running)
+    jobs.release(running)
     lines = (tmp_path / "log").read_text().splitlines()
     assert lines[0].startswith("sbatch SBATCH_CLUSTERS SLURM_CONF --parsable")
     assert {line.split(" --")[0] for line in lines[1:]} == {
@@ -183,22 +182,22 @@ def test_a_job_that_the_shell_names_and_that_is_no_more_is_named_with_what_gets_
     for name in ("srun", "scancel", "sbatch"):
         say(name, "exit 1")
     with pytest.raises(ClusterError, match=f"SLURM_JOB_ID names job 7, which {message}") as caught:
-        slurm.check_request("demo", SlurmSpec(), Host("node0", "node0"))
+        jobs.check_request("demo", SlurmSpec(), Host("node0", "node0"))
     assert caught.value.hint == "`env -u SLURM_JOB_ID tfcluster up` submits another job."
-    assert "`env -u SLURM_JOB_ID tfcluster up` gets" in slurm.ended_error(SlurmJob(7, 5, is_own=False, output="")).hint
-    assert "`tfcluster up` gets" in slurm.ended_error(SlurmJob(8, 5, is_own=False, output="")).hint
+    assert "`env -u SLURM_JOB_ID tfcluster up` gets" in jobs.ended_error(SlurmJob(7, 5, is_own=False, output="")).hint
+    assert "`tfcluster up` gets" in jobs.ended_error(SlurmJob(8, 5, is_own=False, output="")).hint
 
 
 def test_a_later_job_that_slurm_has_given_the_id_is_another_one(say: Callable[[str, str], None]) -> None:
     say("squeue", "echo 'RUNNING 6 6 7 n1 None'")
-    assert slurm.look_up(SlurmJob(7, 6, is_own=True, output="/nowhere")) is not None
-    assert slurm.look_up(SlurmJob(7, 5, is_own=True, output="/nowhere")) is None
+    assert jobs.look_up(SlurmJob(7, 6, is_own=True, output="/nowhere")) is not None
+    assert jobs.look_up(SlurmJob(7, 5, is_own=True, output="/nowhere")) is None
 
 
 def test_a_job_says_why_it_waits_and_its_nodes_are_in_the_order_of_slurm(
     say: Callable[[str, str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settings, "SLURM_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(jobs, "_POLL_SECONDS", 0.01)
     start, shown = 1795524747, list[str]()
     asked = shlex.quote(str(tmp_path / "asked"))
     say(
@@ -210,7 +209,7 @@ def test_a_job_says_why_it_waits_and_its_nodes_are_in_the_order_of_slurm(
         "scontrol",
         'case "$*" in *hostnames*) printf "n9\\nn10\\n" ;; *) echo "   Nodes=n[9-10] CPU_IDs=0-3 Mem=0 GRES=" ;; esac',
     )
-    job = slurm.wait_until_running(SlurmJob(7, 5, is_own=True, output="/nowhere"), shown.append)
+    job = jobs.wait_until_running(SlurmJob(7, 5, is_own=True, output="/nowhere"), shown.append)
     expected = time.strftime("%Y-%m-%d %H:%M", time.localtime(start))
     assert shown == [f"job 7 is pending (Resources), expected start {expected}"]
     assert (job.nodes, job.ends, job.cpus) == (("n9", "n10"), 7200, 4)
@@ -222,7 +221,7 @@ def test_down_cancels_only_a_job_that_up_has_submitted(
 ) -> None:
     say("squeue", "echo 'RUNNING 5 6 7 n1 None'")
     say("scancel", f"touch {shlex.quote(str(tmp_path / 'cancelled'))}")
-    slurm.release(SlurmJob(7, 5, is_own=is_own, output=str(tmp_path / "out"), nodes=("n1",)))
+    jobs.release(SlurmJob(7, 5, is_own=is_own, output=str(tmp_path / "out"), nodes=("n1",)))
     assert (tmp_path / "cancelled").exists() is is_own
 
 
@@ -235,7 +234,7 @@ def test_the_job_is_what_the_spec_requests_and_slurm_is_asked_first_whether_it_a
     asked = shlex.quote(str(tmp_path / "asked"))
     say("sbatch", f'echo "$*" > {asked}; cat >> {asked}')
     request = SlurmSpec(nodes=2, time="8:00:00", partition="gpu", gpus=2, options=("--account=physics",))
-    slurm.check_request("train", request, Host("node0", "node0"))
+    jobs.check_request("train", request, Host("node0", "node0"))
     options, *script = (tmp_path / "asked").read_text().splitlines()
     assert options == "--parsable --test-only"
     assert [line.removeprefix("#SBATCH ") for line in script if line.startswith("#SBATCH")] == [

@@ -42,7 +42,7 @@ class Client:
     def start_session(self, home: Path, **fields: Any) -> list[dict[str, Any]]:
         """Start a session and end it when it serves or fails; return what the host has sent."""
         first_line = {
-            **{"cluster": "c", "host": "h", "state": None, "env": {}, "job": None},
+            **{"cluster": "c", "host": "h", "state": None, "env": {}, "provided": None},
             **self.fields,
             **fields,
         }

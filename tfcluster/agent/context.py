@@ -7,13 +7,12 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.agent.cluster_network import ClusterNetwork
 from tfcluster.agent.forwarder import ForwarderSupervisor
-from tfcluster.agent.job_end import JobEnd
+from tfcluster.agent.host_end import HostEnd
 from tfcluster.agent.logs.cluster_logs import LogCollector
 from tfcluster.agent.notices import IncidentMonitor, Notifier
 from tfcluster.agent.ports import NO_SOCKET_TABLES, PortAllocator
@@ -100,9 +99,8 @@ class AgentContext:
         self.runs.fork_server.is_warm = lambda: (topology := self.supervisor.topology) is None or topology.warm
         self.waits = WaitMonitor(cluster, self.supervisor, self.remote_tasks, self.runs, self.stacks)
         self.runs.explain_wait = self.waits.explain
-        title = f"tfcluster: {cluster} question about the end of the job"
-        warn = partial(self.runs.warn_of_end, "the time limit of the Slurm job was reached")
-        self.job_end = JobEnd(title, host, self.supervisor, warn)
+        title = f"tfcluster: {cluster} question about the end of the host"
+        self.host_end = HostEnd(title, host, self.supervisor, self.runs.warn_of_end)
         self._snapshot: tuple[tuple[int, int], float, ClusterStatus] | None = None
 
     @property
@@ -240,6 +238,6 @@ class AgentContext:
             tasks=tasks,
             runs=self.runs.statuses({task.short: task.host for task in topology.tasks}),
             network=topology.network,
-            job=self.job_end.status(),
+            job=self.host_end.status(),
             started=self.supervisor.up_since,
         )

@@ -98,12 +98,12 @@ class Agent:
     async def watch(self) -> None:
         """Check the tasks, the log writer and the fork server periodically until cancelled.
 
-        SIGTERM ends the agent, see `_terminate`. SIGPWR, which a pod sends when it is deleted, ends the runs.
+        SIGTERM ends the agent, see `_terminate`. SIGPWR ends the runs, as the host ends now.
         """
         # Not add_signal_handler: through its wakeup descriptor, a signal to a process that was just forked would reach
         # the agent.
-        warn = partial(self._context.runs.warn_of_end, "the pod was deleted")
-        for number, action in ((signal.SIGTERM, self._terminate), (settings.HOST_END_SIGNAL, warn)):
+        end_runs = self._context.host_end.warn_now
+        for number, action in ((signal.SIGTERM, self._terminate), (settings.HOST_END_SIGNAL, end_runs)):
             signal.signal(number, partial(_on_signal, asyncio.get_running_loop(), os.getpid(), action))
         try:
             self._context.state_dir.watch_lock(self._leave)
@@ -120,7 +120,7 @@ class Agent:
             _run_forever(self._check_helpers, pause),
             _run_forever(self._context.remote_tasks.schedule_checks, pause),
             _run_forever(self._context.incidents.schedule_check, pause),
-            _run_forever(self._context.job_end.check, self._context.job_end.pause),
+            _run_forever(self._context.host_end.check, self._context.host_end.pause),
             _run_forever(self._context.waits.schedule_checks, self._context.waits.pause),
             _run_forever(self._react_to_changes, lambda: changed.wait_for_change(changed.count)),
         )

@@ -184,15 +184,10 @@ def _cluster(
             )
         if request is not None:
             from tfcluster.cli.up import status_line
-            from tfcluster.client.allocation import temporary_allocation
-            from tfcluster.client.pods import temporary_pods
-            from tfcluster.spec.kubernetes import KubernetesSpec
+            from tfcluster.client.hosts import temporary_hosts
 
             with status_line(output) as show:
-                if isinstance(request, KubernetesSpec):
-                    topology = stack.enter_context(temporary_pods(topology, request, show))
-                else:
-                    topology = stack.enter_context(temporary_allocation(topology, request, show))
+                topology = stack.enter_context(temporary_hosts(topology, request, show))
         yield stack.enter_context(temporary_cluster(topology, source))
 
 

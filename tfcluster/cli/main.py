@@ -68,6 +68,7 @@ _GROUPS = {
 }
 _COMMANDS = {name: text for group in _GROUPS.values() for name, text in group.items()}
 _ALIASES = {"ps": "status"}
+_OF_PROVIDERS = {"manifests"}
 # The commands that share a module; each other command is in the module of its name.
 _LOCATIONS = {
     "attach": "runs:attach_command",
@@ -79,7 +80,6 @@ _LOCATIONS = {
     "fetch": "runs:fetch_command",
     "ls": "status:ls_command",
     "init": "spec:init_command",
-    "manifests": "spec:manifests_command",
     "metrics": "status:metrics_command",
     "profile": "tensorboard:profile_command",
     "rerun": "runs:rerun_command",
@@ -116,6 +116,15 @@ _HABITS = {
 }
 
 
+def _locate(name: str) -> str:
+    """Return the module and the attribute of a command."""
+    if name in _OF_PROVIDERS:
+        from tfcluster.providers import COMMANDS
+
+        return COMMANDS[name]
+    return f"tfcluster.cli.{_LOCATIONS.get(name, f'{name}:command')}"
+
+
 class _Commands(click.Group):
     """The group of all commands: the objects `command` of modules, or in `_LOCATIONS`, imported when called."""
 
@@ -127,8 +136,8 @@ class _Commands(click.Group):
         name = _ALIASES.get(name, name)
         if name not in _COMMANDS:
             return None
-        module, _, attribute = _LOCATIONS.get(name, f"{name}:command").partition(":")
-        command = getattr(importlib.import_module(f"tfcluster.cli.{module}"), attribute)
+        module, _, attribute = _locate(name).partition(":")
+        command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command), "each name in the table is a command's"
         command.short_help = _COMMANDS[name]
         return command

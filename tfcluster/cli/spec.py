@@ -1,4 +1,4 @@
-"""The commands on a spec: `tfcluster init`, `schema`, `validate`, `doctor` and `manifests`."""
+"""The commands on a spec: `tfcluster init`, `schema`, `validate` and `doctor`."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def validate_command(spec: Path | None, cluster_spec: str | None, output: str) -
     from tfcluster.core.text import summarize_list
     from tfcluster.paths import LOCAL_HOST
 
-    topology, _ = load_spec_topology(spec, cluster_spec)
+    topology, _ = load_spec_topology(spec, cluster_spec, environment={})  # the same answer everywhere
     if output == "json":
         echo_json(topology.masked())
         return
@@ -100,24 +100,19 @@ def doctor_command(spec: Path | None, print_systemd: bool, output: str) -> int:
     its ports and GPUs are free, and whether the hosts can connect to each other; and prints a fix for each problem.
 
     With `slurm:` in the spec, it checks whether Slurm would accept the job, and the nodes of a job that is running.
+    With `kubernetes:`, it checks the rights in the namespace, and the pods of a cluster that is up.
 
     Exits with 0 if there is no problem, 5 if a host cannot be reached, 1 otherwise.
     """
-    from tfcluster.client.preflight.preflight import check_hosts
+    from tfcluster.client.hosts import check_hosts
     from tfcluster.client.resolve import load_spec_topology, load_topology
-    from tfcluster.spec.slurm import SlurmSpec
 
     if print_systemd:
         _print_boot_units(load_topology(spec, None), output)
         return int(ExitCode.DONE)
     topology, request = load_spec_topology(spec, None)
     with preflight_progress(topology.cluster, output) as progress:
-        if isinstance(request, SlurmSpec):
-            from tfcluster.client import allocation
-
-            checks, code = allocation.check_hosts(topology, request, progress)
-        else:
-            checks, code = check_hosts(load_topology(spec, None), progress)  # an error if the hosts are pods
+        checks, code = check_hosts(topology, request, progress)
     if output == "json":
         echo_json({"cluster": topology.cluster, "checks": [check.to_json() for check in checks]})
     else:
@@ -142,34 +137,3 @@ def _print_boot_units(topology: ClusterTopology, output: str) -> None:
             f"#   systemctl --user enable {name} && loginctl enable-linger\n"
             f"# Without systemd, a line for `crontab -e`:\n#   {unit.cron}\n{unit.unit}"
         )
-
-
-@click.command(
-    "manifests",
-    context_settings={"ignore_unknown_options": True},  # those of COMMAND
-    epilog="Example: tfcluster manifests cluster.yaml | kubectl diff -f -",
-)
-@spec_argument
-@click.option(
-    "--export",
-    type=click.Choice(["job"]),
-    help="Print a plain Indexed Job instead, whose pods run COMMAND with their TF_CONFIG, without tfcluster.",
-)
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
-def manifests_command(spec: Path | None, export: str | None, command: tuple[str, ...]) -> None:
-    """Print what `up` applies for a SPEC (default: ./cluster.yaml) with `kubernetes:`, as YAML. This contacts nothing.
-
-    With --export job, COMMAND follows the SPEC, such as `python3 /app/train.py`.
-    """
-    from tfcluster.client import pods
-    from tfcluster.client.resolve import load_spec_topology
-
-    topology, request = load_spec_topology(spec, None)
-    pod_request = pods.expect_pods(topology, request)
-    if (export is None) == bool(command):
-        message = "--export job requires a COMMAND" if export else "a COMMAND is only for --export job"
-        raise usage_error(message, "For example: tfcluster manifests --export job cluster.yaml python3 /app/train.py")
-    if export:
-        echo(pods.describe_job(topology, pod_request, command))
-    else:
-        echo(pods.describe(topology, pod_request))

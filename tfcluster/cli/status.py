@@ -55,8 +55,8 @@ def command(watch: bool, cluster: str | None, timeout: float | None, output: str
     target = resolve_target(cluster)
     if watch:
         return _watch(target, timeout, output)
-    if target.job is not None and not target.job.nodes:
-        return _show_pending(target, output)
+    if target.provider is not None and (waits_for := target.provider.pending()) is not None:
+        return _show_pending(target, waits_for, output)
     return _show_status(target, timeout, output)
 
 
@@ -136,20 +136,16 @@ def _watch(cluster: Cluster, timeout: float | None, output: str) -> int:
     return int(ExitCode.DONE)
 
 
-def _show_pending(cluster: Cluster, output: str) -> int:
-    """Show a cluster whose job is in the queue; Slurm's controller is not asked, as scripts call this often."""
+def _show_pending(cluster: Cluster, waits_for: str, output: str) -> int:
+    """Show a cluster that has no hosts yet; nobody is asked, as scripts call this often."""
     from tfcluster.client.status import pending_status
 
     status = pending_status(cluster)
     assert status is not None
-    assert cluster.job is not None
     if output == "json":
         echo_json(status_record(status))
     else:
-        echo(
-            f"{cluster.name}  pending  Slurm job {cluster.job.id}: `{cluster.job.squeue}` shows why, "
-            "`tfcluster up` continues to wait, `tfcluster down` cancels it"
-        )
+        echo(f"{cluster.name}  pending  {waits_for}, `tfcluster up` continues to wait, `tfcluster down` cancels it")
     return int(ExitCode.UNHEALTHY)
 
 

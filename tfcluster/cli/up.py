@@ -19,19 +19,18 @@ from tfcluster import settings
 from tfcluster.cli.completion import complete_counts
 from tfcluster.cli.hints import complete_hint, remember_cluster
 from tfcluster.cli.options import Command, cluster_option, output_option, resolve_target, seconds, spec_argument
-from tfcluster.cli.output import echo, echo_json, require_consent, status_record
+from tfcluster.cli.output import can_ask, echo, echo_json, require_consent, status_record
 from tfcluster.errors import usage_error
 
 if TYPE_CHECKING:
     from tfcluster.client.up import UpPlan
-    from tfcluster.core.kubernetes import PodSet
-    from tfcluster.core.plan import PlannedAction
+    from tfcluster.core.plan import HostStep, PlannedAction
     from tfcluster.core.topology import ClusterTopology
-    from tfcluster.spec.kubernetes import KubernetesSpec
-    from tfcluster.spec.slurm import SlurmSpec
+    from tfcluster.providers.request import HostRequest
     from tfcluster.ui.progress_views import StatusLine
 
 
+_ACCEPT = "Add --yes to do it anyway; `--dry-run` shows the whole plan."
 _COUNT = re.compile(r"([A-Za-z][A-Za-z0-9_]*)=([0-9]{1,9})")  # of `scale`
 
 
@@ -167,20 +166,25 @@ def _carry_out(plan: UpPlan, options: ChangeOptions, began: float) -> None:
         view.finish(status, plan.actions, time.monotonic() - began)
 
 
-def _confirm_losses(cluster: str, actions: Sequence[PlannedAction], options: ChangeOptions) -> None:
+def _confirm_losses(cluster: str, changes: Sequence[HostStep | PlannedAction], options: ChangeOptions) -> None:
     """Ask for confirmation of the data losses that the user has not accepted yet, and add them to the accepted ones."""
-    from tfcluster.core.plan import data_losses
+    from tfcluster.core.plan import HostStep, data_losses
 
-    losses = data_losses(actions)
-    if options.yes or options.accepted_loss.issuperset(losses):
+    losses = data_losses(changes)
+    if options.accepted_loss.issuperset(losses):
         return
-    hint = "Add --yes to do it anyway; `--dry-run` shows the whole plan."
-    if any(action.has_unknown_peers for action in actions):
-        hint += " A job that was started with `max: N` in the spec can grow to N tasks without any restart."
-    details = [str(action) for action in actions if action.data_loss]
-    message = f"cluster {cluster!r} would lose {', '.join(losses)}: nothing was changed"
-    refusal = usage_error("\n".join([message, *details]), hint)
-    require_consent("Continue and lose that?", options.output, refusal, "nothing was changed")
+    steps = [each for each in changes if isinstance(each, HostStep)]
+    if options.yes or (steps and can_ask(options.output)):
+        for each in steps if options.yes else changes:
+            echo(str(each), err=True)
+    if not options.yes:
+        hint = " ".join([*(each.hint for each in steps if each.hint), _ACCEPT])
+        if any(each.has_unknown_peers for each in changes):
+            hint += " A job that was started with `max: N` in the spec can grow to N tasks without any restart."
+        details = [str(each) for each in changes if each.data_loss]
+        message = f"cluster {cluster!r} would lose {', '.join(losses)}: nothing was changed"
+        refusal = usage_error("\n".join([message, *details]), hint)
+        require_consent("Continue and lose that?", options.output, refusal, "nothing was changed")
     options.accepted_loss.update(losses)
 
 
@@ -237,8 +241,7 @@ def command(
     if request is not None:
         if not replace_spec:
             check_source(topology.cluster, source)
-        placed = _get_hosts(topology, request, options)
-        if placed is None:
+        if (placed := _get_hosts(topology, request, options)) is None:
             return
         topology = placed
     # Importing rich takes as long as starting a server, so import it while the agent loads TensorFlow's library.
@@ -248,84 +251,30 @@ def command(
         up.plan_up, topology, source, allow_version_mismatch=allow_version_mismatch, replace_spec=replace_spec
     )
     change_cluster(topology.cluster, make_plan, options, began)
-    _remove_surplus(topology, request, options)
+    if request is not None and not dry_run:
+        _remove_surplus(topology, request)
 
 
-def _remove_surplus(
-    topology: ClusterTopology, request: SlurmSpec | KubernetesSpec | None, options: ChangeOptions
-) -> None:
-    if request is None or options.dry_run:
-        return
-    from tfcluster.spec.kubernetes import KubernetesSpec
+def _get_hosts(topology: ClusterTopology, request: HostRequest, options: ChangeOptions) -> ClusterTopology | None:
+    """Return a topology on the hosts of a provider; None after a dry run has printed how they are got."""
+    from tfcluster.client import hosts
 
-    if isinstance(request, KubernetesSpec):
-        from tfcluster.client import pods
-
-        pods.remove_surplus(topology, request)
-
-
-def _describe_replacement(topology: ClusterTopology, names: list[str]) -> str:
-    """Return what is lost if pods are replaced: all that runs in them."""
-    tasks = [task for task in topology.tasks if f"{topology.cluster}-{task.host.removeprefix('pod')}" in names]
-    lost = ", ".join(f"the variables of {task.short}" for task in tasks if task.job == "ps")
-    return f"{', '.join(names)} must be replaced; LOST: {lost or 'no variables'}, and the runs that use their tasks"
-
-
-def _confirm_replacement(topology: ClusterTopology, yes: bool, output: str, names: list[str]) -> None:
-    what = _describe_replacement(topology, names)
-    echo(what, err=True)
-    if not yes:
-        refusal = usage_error(f"{what}: nothing was changed", "Add --yes to do it anyway.")
-        require_consent("Replace them?", output, refusal, "nothing was changed")
-
-
-def _confirm_adoption(yes: bool, output: str, pods: PodSet) -> None:
-    what = f"namespace {pods.namespace!r} has pods of a cluster {pods.cluster!r} that was not started from here"
-    if not yes:
-        hint = "Give this cluster another `name:`; or, if that one is yours, add --yes to continue with it."
-        require_consent(f"{what}. Is it yours?", output, usage_error(what, hint), "nothing was changed")
-
-
-def _get_hosts(
-    topology: ClusterTopology, request: SlurmSpec | KubernetesSpec, options: ChangeOptions
-) -> ClusterTopology | None:
-    """Return a topology on the nodes of its job, or its pods; None after a dry run has printed how they are got."""
-    from tfcluster.client import allocation
-    from tfcluster.spec.kubernetes import KubernetesSpec
-
-    if isinstance(request, KubernetesSpec):
-        from tfcluster.client import pods
-
-        if options.dry_run:
-            return _show_pods(topology, request)
-        consent = pods.Consent(
-            partial(_confirm_replacement, topology, options.yes, options.output),
-            partial(_confirm_adoption, options.yes, options.output),
-            partial(_confirm_losses, topology.cluster, options=options),
-        )
-        with status_line(options.output) as show:
-            return pods.start(topology, request, show, consent)
     if options.dry_run:
-        placed = allocation.find_nodes(topology, request)
-        if placed is None:
-            echo(allocation.describe(topology, request))
-        return placed
+        plan = hosts.plan_hosts(topology, request)
+        is_complete = plan.hosts.placed is not None and plan.hosts.is_complete
+        for change in plan.hosts.steps if is_complete else plan.changes:  # the tasks' own follow
+            echo(str(change), err=True)
+        if not is_complete:
+            echo(hosts.describe_hosts(topology, request))
+        return plan.hosts.placed if is_complete else None
     with status_line(options.output) as show:
-        return allocation.allocate(topology, request, show)
+        return hosts.acquire_hosts(topology, request, show, partial(_confirm_losses, topology.cluster, options=options))
 
 
-def _show_pods(topology: ClusterTopology, request: KubernetesSpec) -> ClusterTopology | None:
-    """Print what `up` would do with pods: replace some, which are returned as hosts; or make them, by its manifests."""
-    from tfcluster.client import pods
+def _remove_surplus(topology: ClusterTopology, request: HostRequest) -> None:
+    from tfcluster.client.hosts import remove_surplus
 
-    change = pods.plan(topology, request)
-    if change.outdated:
-        echo(_describe_replacement(topology, change.outdated), err=True)
-    if change.placed is None:
-        for action in change.actions:
-            echo(str(action), err=True)
-        echo(pods.describe(topology, request))
-    return change.placed
+    remove_surplus(topology, request)
 
 
 @click.command("scale", epilog="Example: tfcluster scale worker=4 --dry-run")

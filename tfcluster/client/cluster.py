@@ -23,9 +23,8 @@ from tfcluster.transport.local import prestart_agent as prestart_agent  # which 
 
 if TYPE_CHECKING:
     from tfcluster.core.hosts import Host
-    from tfcluster.core.kubernetes import PodSet
-    from tfcluster.core.slurm import SlurmJob
     from tfcluster.core.topology import ClusterTopology
+    from tfcluster.providers.provider import Provider
     from tfcluster.transport.remote_transport import RemoteTransport
 
 
@@ -41,13 +40,11 @@ class Cluster:
         name: str,
         hosts: tuple[Host, ...] | None = None,
         head: str = LOCAL_HOST,
-        job: SlurmJob | None = None,
-        pods: PodSet | None = None,
+        provider: Provider[Any] | None = None,
     ) -> None:
         self.name = name
         self.head = head
-        self.job = job  # the job of Slurm whose nodes the hosts are
-        self.pods = pods  # the pods that the hosts are
+        self.provider = provider  # where the hosts come from; None if the spec names them
         self._hosts = hosts
         self._clients: dict[str, AgentClient] = {}
         self._upgrades = False
@@ -64,11 +61,11 @@ class Cluster:
     @property
     def is_local(self) -> bool:
         """Return whether the cluster is on this machine only, so that no output has to name its host."""
-        return self.job is None and (self._hosts is None or self.hosts.keys() <= {LOCAL_HOST})
+        return self.provider is None and (self._hosts is None or self.hosts.keys() <= {LOCAL_HOST})
 
     def connect(self, host: str) -> AgentClient:
         """Return the RPC client for the agent on a host, whose connection all requests of a command share."""
-        self.check_job()
+        self.require_hosts()
         if host not in self._clients:
             is_remote = host != LOCAL_HOST
             transport = make_transport(self.name, self.hosts[host]) if is_remote else LocalTransport(self.name)
@@ -76,12 +73,10 @@ class Cluster:
             self._clients.setdefault(host, client)  # another thread may have been first
         return self._clients[host]
 
-    def check_job(self) -> None:
-        """Raise an error if the cluster's job of Slurm is pending, or is known to have ended."""
-        if self.job is not None:
-            from tfcluster.providers import slurm  # most clusters are in no job
-
-            slurm.check(self.job)
+    def require_hosts(self) -> None:
+        """Raise an error if a provider has no hosts for the cluster yet, or is known to have none any more."""
+        if self.provider is not None:
+            self.provider.require_hosts()
 
     def connect_head(self) -> AgentClient:
         """Return the RPC client for the agent on the host of the head task."""
@@ -107,7 +102,7 @@ class Cluster:
         return self._replace(topology.hosts, topology.head().host)
 
     def _replace(self, hosts: tuple[Host, ...] | None, head: str) -> Cluster:
-        other = Cluster(self.name, hosts, head, self.job, self.pods)
+        other = Cluster(self.name, hosts, head, self.provider)
         other._clients, other._upgrades = self._clients, self._upgrades
         return other
 
@@ -135,10 +130,15 @@ def read_registry(name: str) -> Cluster | None:
         return None
     from tfcluster.core.hosts import RegistryEntry
     from tfcluster.protocol.serialization import NEWER_HINT, NewerFormatError, from_stored
+    from tfcluster.providers import load_provider
+    from tfcluster.providers.earlier import from_earlier
 
     try:
-        entry = from_stored(RegistryEntry, json.loads(path.read_text()))
-        return Cluster(name, entry.hosts, entry.head, entry.job, entry.pods)
+        entry = from_stored(RegistryEntry, from_earlier(json.loads(path.read_text())))
+        provider = None
+        if entry.provided is not None:
+            provider = load_provider(entry.provided.provider)(name, entry.provided.facts)
+        return Cluster(name, entry.hosts, entry.head, provider)
     except FileNotFoundError:
         return None
     except NewerFormatError as error:
@@ -172,17 +172,16 @@ def register(cluster: Cluster) -> None:
     later command would find the cluster.
     """
     registered = read_registry(cluster.name)
-    job = cluster.job or (registered.job if registered else None)
-    pods = cluster.pods or (registered.pods if registered else None)
+    provider = cluster.provider or (registered.provider if registered else None)
     path = cluster_registry_path(cluster.name)
-    if cluster.is_local and job is None:
+    if cluster.is_local and provider is None:
         _remove(path)
         return
-    from tfcluster.core.hosts import RegistryEntry
+    from tfcluster.core.hosts import Provided, RegistryEntry
     from tfcluster.protocol.serialization import to_stored
 
-    hosts = tuple(cluster.hosts.values())
-    entry = to_stored(RegistryEntry(cluster.head, hosts, job, pods))
+    provided = None if provider is None else Provided(provider.name, provider.facts or {})
+    entry = to_stored(RegistryEntry(cluster.head, tuple(cluster.hosts.values()), provided))
     _write(path, json.dumps(entry).encode(), f"the hosts of cluster {cluster.name!r}")
 
 

@@ -52,7 +52,7 @@ def take_down(
     is_own: bool = False,
     approve: Callable[[Sequence[RunStatus]], None] = lambda runs: None,
 ) -> None:
-    """Stop a cluster; when this returns, none of its processes is running. A job that `up` has submitted is cancelled.
+    """Stop a cluster; when this returns, none of its processes is running. The hosts of a provider end.
 
     The runs are cancelled first. Then the hosts without a ps stop, and then those with one, so that workers stop before
     the ps whose variables they use.
@@ -66,21 +66,17 @@ def take_down(
         ClusterError: The cluster is not running; or a host could not be reached, and its tasks may still be running:
             the other hosts are stopped, and the next `down` stops that host.
     """
+    if cluster.provider is not None:
+        cluster.provider.check_release()
     try:
         _take_down(cluster, grace, timeout, show_status, is_own=is_own, approve=approve)
-    except ClusterError as error:  # all that still runs on the nodes of a job, or in pods, ends with them
+    except ClusterError as error:  # all that still runs on the hosts of a provider ends with them
         is_lost = error.exit_code in (ExitCode.NOT_RUNNING, ExitCode.UNREACHABLE)
-        if not is_lost or (cluster.job is None and cluster.pods is None):
+        if not is_lost or cluster.provider is None:
             raise
-    if cluster.job is not None:
-        from tfcluster.client import allocation
-
-        allocation.forget(cluster.name, cluster.job)
-    elif cluster.pods is not None:
-        from tfcluster.providers import kubernetes
-
-        register(cluster)  # its hosts have stopped: if this fails, the next `down` deletes the pods
-        kubernetes.release(cluster.pods)
+    if cluster.provider is not None:
+        register(cluster)  # its hosts have stopped: if this fails, the next `down` releases them
+        cluster.provider.release()
         unregister(cluster.name)
 
 
@@ -102,7 +98,7 @@ def _take_down(
             raise _incomplete(cluster, lost_hosts, []) from None
         return
     except ClusterError as error:
-        if error.exit_code is ExitCode.NOT_RUNNING and cluster.job is None and cluster.pods is None:
+        if error.exit_code is ExitCode.NOT_RUNNING and cluster.provider is None:
             unregister(cluster.name)
             raise not_running(cluster.name) from None
         raise

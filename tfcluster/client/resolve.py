@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,11 +23,11 @@ from tfcluster.paths import (
     validate_name,
 )
 from tfcluster.process_mark import mark_of, processes_with_marks
+from tfcluster.providers import load_provider
 
 if TYPE_CHECKING:
     from tfcluster.core.topology import ClusterTopology
-    from tfcluster.spec.kubernetes import KubernetesSpec
-    from tfcluster.spec.slurm import SlurmSpec
+    from tfcluster.providers.request import HostRequest
 
 #: The option for the one-line notation, which takes the place of a spec's path.
 _NOTATION = "--cluster-spec"
@@ -118,14 +118,14 @@ def find_cluster(name: str) -> Cluster:
     return Cluster(name)
 
 
-def _unregistered_cluster(topology: ClusterTopology, request: SlurmSpec | KubernetesSpec | None) -> Cluster:
+def _unregistered_cluster(topology: ClusterTopology, request: HostRequest | None) -> Cluster:
     """Return the cluster of ./cluster.yaml, which is not up as far as this machine knows.
 
     Its `connect:` is not run: that is a command on this machine, and the file may be of a stranger, whose folder the
     user only looks at.
     """
     if request is not None:
-        raise _not_started_here(topology.cluster, request)
+        raise load_provider(request.key).not_started_here(topology.cluster, request)
     for host in topology.hosts:
         if host.connect is not None:
             raise ClusterError(
@@ -137,37 +137,24 @@ def _unregistered_cluster(topology: ClusterTopology, request: SlurmSpec | Kubern
     return cluster_of(topology)
 
 
-def _not_started_here(cluster: str, request: SlurmSpec | KubernetesSpec) -> ClusterError:
-    from tfcluster.spec.kubernetes import KubernetesSpec
-
-    if isinstance(request, KubernetesSpec):
-        from tfcluster.providers import kubernetes
-
-        return kubernetes.not_started_here(cluster, request)
-    return ClusterError(
-        f"cluster {cluster!r} was not started from this machine: no job of it is known here",
-        hint="`tfcluster up` gets it, and starts the cluster or finds it.",
-        exit_code=ExitCode.NOT_RUNNING,
-    )
-
-
 def load_topology(spec: Path | None, notation: str | None) -> ClusterTopology:
     """Read a spec as `load_spec_topology` does; one whose hosts `up` gets has none yet, and raises an error."""
     topology, request = load_spec_topology(spec, notation)
     if request is not None:
         raise usage_error(
-            f"{topology.spec}: its nodes or pods become hosts only when `up` has requested them",
+            f"{topology.spec}: `{request.key}:` has hosts only when `up` has requested them",
             "`tfcluster validate` checks the spec; `tfcluster up --dry-run` prints what is submitted or applied.",
         )
     return topology
 
 
 def load_spec_topology(
-    spec: Path | None, notation: str | None
-) -> tuple[ClusterTopology, SlurmSpec | KubernetesSpec | None]:
+    spec: Path | None, notation: str | None, environment: Mapping[str, str] | None = None
+) -> tuple[ClusterTopology, HostRequest | None]:
     """Read a spec (None: ./cluster.yaml), or a cluster in the one-line notation, and resolve it into a topology.
 
-    With a request for an allocation or for pods, the hosts have their names, and no addresses.
+    With a request for hosts, they have their names, and no addresses. Without `environment`, a spec depends on the
+    variables of this process.
     """
     if notation is not None and spec is not None:
         raise usage_error("give a spec or --cluster-spec, not both")
@@ -182,10 +169,10 @@ def load_spec_topology(
     if notation is not None:
         return _in_folder(resolve_spec(parse_cluster_notation(notation), _NOTATION), None), None
     path = spec or DEFAULT_SPEC
-    loaded = load_spec(path)
+    loaded = load_spec(path, os.environ if environment is None else environment)
     has_folder = path.is_file() and not is_descriptor(str(path))
     topology = _in_folder(resolve_spec(loaded, str(path)), path if has_folder else None)
-    return topology, loaded.kubernetes or loaded.slurm
+    return topology, loaded.request
 
 
 def _in_folder(topology: ClusterTopology, path: Path | None) -> ClusterTopology:

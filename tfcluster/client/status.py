@@ -60,7 +60,7 @@ def take_snapshot(cluster: Cluster, timeout: float | None = None, *, announces_l
     if the cluster is running on none of its hosts; a NoStatusError says that none of them can report its status.
     """
 
-    cluster.check_job()
+    cluster.require_hosts()
 
     first = next(iter(cluster.hosts))
 
@@ -97,9 +97,7 @@ def take_snapshot(cluster: Cluster, timeout: float | None = None, *, announces_l
         else HostState.DOWN
         for host in hosts
     }
-    status = aggregate_status(topology, statuses)
-    if cluster.job is not None and status.job is None:  # the agent that asks for the end of the job has no answer yet
-        status = replace(status, job=cluster.job.status(time.time()))
+    status = with_job(aggregate_status(topology, statuses), cluster)
     return ClusterSnapshot(topology, status, errors, {host: reply.status for host, (reply, _) in reports.items()})
 
 
@@ -124,31 +122,31 @@ def _latest_topology(
     return latest_topology(topologies)
 
 
+def with_job(status: ClusterStatus, cluster: Cluster) -> ClusterStatus:
+    """Return a status with the job that the hosts are in: the agent that asks for its end may have no answer yet."""
+    if cluster.provider is None or status.job is not None:
+        return status
+    return replace(status, job=cluster.provider.job_status(time.time()))
+
+
 def pending_status(cluster: Cluster) -> ClusterStatus | None:
-    """Return the status of a cluster whose job of Slurm was in the queue when `up` last looked; None for others."""
-    job = cluster.job
-    if job is None or job.nodes:
+    """Return the status of a cluster that had no hosts yet when `up` last looked; None for others."""
+    if cluster.provider is None or cluster.provider.pending() is None:
         return None
     spec = recorded_spec(cluster.name) or ""
-    return ClusterStatus(cluster.name, ClusterState.PENDING, spec, (), (), (), job=job.status(time.time()))
+    return with_job(ClusterStatus(cluster.name, ClusterState.PENDING, spec, (), (), ()), cluster)
 
 
 def _no_status(cluster: Cluster, errors: Mapping[str, ClusterError]) -> ClusterError:
     """Return the error for a cluster if no host can report its status."""
-    if cluster.job is not None:
-        from tfcluster.providers import slurm
-
-        if slurm.look_up(cluster.job) is None:  # this asks Slurm, which is worth it if none of its nodes answers
-            return slurm.ended_error(cluster.job)
-    return NoStatusError(cluster, errors)
+    ended = None if cluster.provider is None else cluster.provider.find_end()
+    return ended or NoStatusError(cluster, errors)
 
 
 def _nothing_runs(cluster: Cluster) -> ClusterError | None:
-    """Return the error for a cluster that is down, but has left its job of Slurm, its pods or its entry."""
-    if cluster.job is not None:
-        where, end = f", and Slurm job {cluster.job.id} holds its nodes", "ends the job"
-    elif cluster.pods is not None:
-        where, end = " in its pods", "deletes the pods"
+    """Return the error for a cluster that is down, but has left the hosts of a provider, or its entry."""
+    if cluster.provider is not None:
+        where, end = f" {cluster.provider.place}", cluster.provider.describe_release()
     elif read_registry(cluster.name) is not None:
         where, end = " on any of its hosts", "forgets its hosts"
     else:

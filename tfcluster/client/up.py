@@ -267,9 +267,10 @@ def _registered_hosts(topology: ClusterTopology) -> tuple[Host, ...]:
     An error is raised if the spec gives the name of such a host to another machine or state folder.
     """
     registered = read_registry(topology.cluster)
-    if registered is not None and registered.job is not None and topology.hosts[0].job is None:
+    if registered is not None and registered.provider is not None and topology.hosts[0].provided is None:
+        place, key = registered.provider.place, registered.provider.name
         raise usage_error(
-            f"cluster {topology.cluster!r} is up in Slurm job {registered.job.id}, and this spec has no `slurm:`",
+            f"cluster {topology.cluster!r} is up {place}, and this spec has no `{key}:`",
             f"`tfcluster down -c {topology.cluster}` stops it there.",
         )
     is_up = journal_path(topology.cluster).exists()

@@ -1,15 +1,22 @@
-"""The hosts of a cluster: the name, the address and the way to each machine, and its other login accounts."""
+"""The hosts of a cluster: the name, the address and the way to each machine, what provides it, and its accounts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from typing import Any
 
 from tfcluster import settings
-from tfcluster.core.kubernetes import PodSet
-from tfcluster.core.slurm import HostJob, SlurmJob
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.records import record_class
+
+
+@record_class(frozen=True)
+class Provided:
+    """What provides a cluster's hosts, or one of them, and what it has to know of them, which only it can read."""
+
+    provider: str  # its name, see `providers`
+    facts: Mapping[str, Any] = field(default_factory=dict)  # JSON values
 
 
 @record_class(frozen=True)
@@ -30,8 +37,8 @@ class Host:
     setup: tuple[str, ...] = ()  # shell commands that run there once, before anything else
     shell: str | None = None  # a command of bash that sets up the environment of `python`, as for conda
     connect: str | None = None  # the command that runs a command there, if that is not ssh; see `transport.connector`
-    job: HostJob | None = None  # the job of Slurm whose step starts the agents there; see `transport.job_step`
-    image: str | None = None  # what the host runs if it is a pod
+    provided: Provided | None = None  # None if the spec names the host
+    image: str | None = None  # of the container that it is: what provides it says who can connect to it
     tls_port: int | None = None
     first_program_port: int | None = None
 
@@ -67,8 +74,7 @@ class RegistryEntry:
 
     head: str  # the host of the head task
     hosts: tuple[Host, ...]
-    job: SlurmJob | None = None  # the job whose nodes the hosts are; there are none yet while it is pending
-    pods: PodSet | None = None  # the pods that the hosts are
+    provided: Provided | None = None  # None if the spec names the hosts; there can be none yet while it gets them
 
 
 @record_class(frozen=True)

@@ -56,6 +56,19 @@ class PlannedAction:
         }
 
 
+@record_class(frozen=True)
+class HostStep:
+    """What a provider does with hosts that exist before anything happens on them, and the data that it loses."""
+
+    text: str
+    data_loss: tuple[str, ...] = ()
+    hint: str = ""  # what to do instead
+    has_unknown_peers: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.text}; LOST: {', '.join(self.data_loss)}" if self.data_loss else self.text
+
+
 def plan(desired: ClusterTopology, observed: ObservedState | None) -> tuple[PlannedAction, ...]:
     """Compute the actions that lead from the observed state to the desired topology, in the order of execution.
 
@@ -86,7 +99,7 @@ def kept_servers(actions: Sequence[PlannedAction], observed: ObservedState) -> d
     }
 
 
-def data_losses(actions: Sequence[PlannedAction]) -> list[str]:
+def data_losses(actions: Sequence[PlannedAction | HostStep]) -> list[str]:
     """Return descriptions of everything that the actions lose, without duplicates."""
     return list(dict.fromkeys(loss for action in actions for loss in action.data_loss))
 

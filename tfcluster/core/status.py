@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from tfcluster.core.slurm import JobStatus
 from tfcluster.core.states import ClusterState, HostState, RunState, TaskState, cluster_state
 from tfcluster.core.topology import ClusterTopology, Task
 from tfcluster.records import record_class
@@ -110,6 +109,16 @@ class RunStatus:
     gpu_memory_bytes: int | None = None
     script: str | None = None  # the script or the module; None for a bundled program
     members: tuple[MemberStatus, ...] = ()  # of a launch that is active
+
+
+@record_class(frozen=True)
+class JobStatus:
+    """The job of a scheduler that the hosts are in; its fields are part of the stable JSON output."""
+
+    id: int
+    state: str  # `pending` or `running`
+    nodes: tuple[str, ...]  # the node of each host, in the order of the hosts
+    ends_in_s: float | None  # None if its time is not limited, or not known yet
 
 
 @record_class(frozen=True)

@@ -11,17 +11,15 @@ from pydantic_core import PydanticCustomError
 
 from tfcluster import settings
 from tfcluster.paths import LOCAL_HOST
-from tfcluster.spec.diagnostics import Diagnostic, KeyPath, Position, describe, shorten, to_error
+from tfcluster.providers.requests import normalize_requests
+from tfcluster.spec.diagnostics import Diagnostic, KeyPath, Position, describe, shorten
 from tfcluster.spec.host_ranges import expand_ranges
 from tfcluster.spec.hosts import LOCAL_ONLY, host_for_address, is_loopback, normalize_address, read_hostfile
-from tfcluster.spec.kubernetes import NAME, NAME_MAX, normalize_kubernetes
-from tfcluster.spec.schema import Address, Job, Spec
-from tfcluster.spec.slurm import normalize_slurm
+from tfcluster.spec.schema import Address
 from tfcluster.spec.yaml_source import YamlDocument
 
 _HOSTS: KeyPath = ("hosts",)
 _HOSTFILE: KeyPath = ("hostfile",)
-_PS = "ps"
 _NOT_FOR_LOCALHOST = {
     "ssh": ("localhost is this machine and needs no ssh destination", "give the host another name"),
     "connect": ("localhost is this machine and needs no way to it", "give the host another name"),
@@ -33,16 +31,12 @@ _NOT_FOR_LOCALHOST = {
 
 
 def normalize_hosts(source: YamlDocument) -> None:
-    """Normalize `hosts`, a mapping, a list, a hostfile, nodes of `slurm` or pods of `kubernetes`, to a mapping.
+    """Normalize `hosts`, a mapping, a list, a hostfile or what a provider is asked for, to a mapping.
 
     Problems go to the document.
     """
     expand_ranges(source)
-    if source.value.get("kubernetes") is not None:
-        normalize_kubernetes(source)
-        return
-    normalize_slurm(source)
-    if "slurm" in source.value:
+    if normalize_requests(source):
         return
     hosts, file = source.value.get("hosts"), source.value.get("hostfile")
     if isinstance(file, str) and hosts is not None:
@@ -95,36 +89,6 @@ def _note_positions(positions: Mapping[str, Position], source: YamlDocument) -> 
     for name, at in positions.items():
         path: KeyPath = (*_HOSTS, name)
         source.keys[path] = source.values[path] = at
-
-
-def check_name(spec: Spec, source: YamlDocument) -> None:
-    """Raise an error if the name of a cluster of pods cannot be that of a Service and of a StatefulSet."""
-    if NAME.fullmatch(spec.name) and len(spec.name) <= NAME_MAX:
-        return
-    path: KeyPath = ("name",)
-    at = source.values.get(path) or source.keys["kubernetes",]
-    message = f"expected a name for pods: a-z, 0-9 and -, starting with a letter, at most {NAME_MAX} characters"
-    found = f", found {spec.name!r}" if len(spec.name) <= NAME_MAX else f", found {len(spec.name)}"
-    problem = source.problem(path, message + found, "set name: in the spec", at)
-    raise to_error([problem])
-
-
-def with_pods_for_ps(spec: Spec) -> Spec:
-    """Return a spec whose ps tasks have pods of their own, unless it says where they are placed.
-
-    With control groups of version 2, a process that runs out of memory may end its whole pod.
-    """
-    pods, ps = [*(spec.hosts or ())], spec.jobs.get(_PS)
-    if ps is None or ps.hosts is not None or any(ps.tasks) or len(pods) < 2 or len(spec.jobs) == 1:
-        return spec
-    count = min(len(ps.tasks), len(pods) - 1)
-
-    def placed(name: str, job: Job) -> Job:
-        if job.hosts is not None or any(job.tasks):
-            return job
-        return job.model_copy(update={"hosts": tuple(pods[:count] if name == _PS else pods[count:])})
-
-    return spec.model_copy(update={"jobs": {name: placed(name, job) for name, job in spec.jobs.items()}})
 
 
 def check_task_count(source: YamlDocument) -> Iterator[Diagnostic]:

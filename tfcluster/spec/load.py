@@ -4,45 +4,44 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from tfcluster.providers.request import HostRequest
+from tfcluster.providers.requests import REQUESTS
 from tfcluster.spec.cluster_name import default_name, read_spec
 from tfcluster.spec.cross_checks import (
     check_host_references,
-    check_name,
     check_task_count,
     normalize_hosts,
-    with_pods_for_ps,
 )
 from tfcluster.spec.diagnostics import Diagnostic, KeyPath, Position, describe, shorten, to_error
 from tfcluster.spec.hosts import HostSpec
-from tfcluster.spec.kubernetes import KubernetesSpec
 from tfcluster.spec.policies import Backoff, JobBackoff, JobRestart, Logs, NotifySpec, RestartSpec
 from tfcluster.spec.schema import Job, Spec
-from tfcluster.spec.slurm import SlurmSpec
 from tfcluster.spec.yaml_source import YamlDocument, read_source
 
 OPTION = "--cluster-spec"
 _EXAMPLE = "write it as worker|localhost:2223;localhost:2224"
 
 
-def load_spec(path: Path) -> Spec:
-    """Load and validate the spec in a YAML file."""
-    return parse_spec(read_spec(path), str(path), default_name(path))
+def load_spec(path: Path, environment: Mapping[str, str] = os.environ) -> Spec:
+    """Load and validate the spec in a YAML file, which can depend on some variables of the environment."""
+    return parse_spec(read_spec(path), str(path), default_name(path), environment)
 
 
-def parse_spec(text: str | bytes, file: str, default_name: str) -> Spec:
+def parse_spec(text: str | bytes, file: str, default_name: str, environment: Mapping[str, str] = os.environ) -> Spec:
     """Parse and validate the spec in a YAML text, in UTF-8; the error has one line for each problem.
 
     `file` is the name for error messages. `default_name` is the cluster's name if the text does not set one; it is
     empty if the file's path gives none.
     """
-    return build_spec(read_source(text, file), default_name)
+    return build_spec(read_source(text, file, environment), default_name)
 
 
 def parse_cluster_notation(text: str) -> Spec:
@@ -99,10 +98,16 @@ def build_spec(source: YamlDocument, default_name: str) -> Spec:
         raise to_error(problems)
     if spec.host is not None and spec.hosts is not None:
         spec = spec.model_copy(update={"hosts": dict.fromkeys(spec.hosts, spec.host), "host": None})
-    if spec.kubernetes is not None:
-        check_name(spec, source)
-        spec = with_pods_for_ps(spec)
-    return spec
+    return spec if spec.request is None else _placed_by(spec.request, spec, source)
+
+
+def _placed_by(request: HostRequest, spec: Spec, source: YamlDocument) -> Spec:
+    """Return a spec with jobs on the hosts where the provider wants them, unless the spec says where they are."""
+    request.check_name(spec.name, source)
+    tasks = {name: None if job.hosts or any(job.tasks) else len(job.tasks) for name, job in spec.jobs.items()}
+    placed = request.place_jobs([*(spec.hosts or ())], tasks)
+    moved = {name: spec.jobs[name].model_copy(update={"hosts": tuple(hosts)}) for name, hosts in placed.items()}
+    return spec.model_copy(update={"jobs": {**spec.jobs, **moved}})
 
 
 def _backoffs_out_of_order(spec: Spec, source: YamlDocument) -> Iterator[Diagnostic]:
@@ -197,11 +202,10 @@ def _value_at(path: KeyPath, source: YamlDocument) -> Any:
     return value
 
 
-_MODELS: dict[str | int, type[BaseModel]] = {
+_MODELS: dict[str, type[BaseModel]] = {
     "hosts": HostSpec,
     "host": HostSpec,
-    "slurm": SlurmSpec,
-    "kubernetes": KubernetesSpec,
+    **REQUESTS,
     "logs": Logs,
     "notify": NotifySpec,
 }
@@ -215,7 +219,7 @@ def _model_at(path: KeyPath) -> type[BaseModel]:
         return Job if not path else JobRestart if len(path) == 1 else JobBackoff
     if path[0] == "restart":
         return RestartSpec if len(path) == 1 else Backoff
-    return _MODELS[path[0]]
+    return _MODELS[str(path[0])]
 
 
 def _known_keys(path: KeyPath) -> str:

@@ -20,6 +20,7 @@ from pydantic import (
 
 from tfcluster import settings
 from tfcluster.paths import CLUSTER_NAME, LOCAL_HOST
+from tfcluster.providers.requests import Requests
 from tfcluster.spec.base import (
     FrozenModel,
     Key,
@@ -32,9 +33,7 @@ from tfcluster.spec.base import (
     whole,
 )
 from tfcluster.spec.hosts import LOCAL_ONLY, Hosts, HostSpec, host_for_address, is_loopback
-from tfcluster.spec.kubernetes import KubernetesSpec
 from tfcluster.spec.policies import JobRestart, Logs, NotifySpec, RestartSpec
-from tfcluster.spec.slurm import SlurmSpec
 
 _ADDRESS = re.compile(r"(\[[^\]]*\]|[^\s:\[\]]+)(?::([^:]*))?")
 _ADDRESSES = {
@@ -205,11 +204,8 @@ class Job(FrozenModel):
         return tuple(name for name, value in self.env.items() if isinstance(value, Secret))
 
 
-class Spec(FrozenModel):
-    """The desired state of one cluster. `Spec.model_validate(spec.model_dump())` equals `spec`.
-
-    `hostfile` and `host` are always None in a validated spec, whose hosts are in `hosts`.
-    """
+class NamedHosts(FrozenModel):
+    """The part of a spec that names its hosts."""
 
     name: Annotated[
         ClusterName,
@@ -233,24 +229,14 @@ class Spec(FrozenModel):
         StrictStr | None,
         Key("a path", "A host list of MPI or DeepSpeed, instead of `hosts`.", "hosts.txt", "none"),
     ] = None
-    slurm: Annotated[
-        SlurmSpec | None,
-        Key(
-            "keys",
-            "The allocation whose nodes are the hosts, instead of `hosts`: they are `node0`, `node1` and so on.",
-            '{nodes: 4, time: "8:00:00"}',
-            "none",
-        ),
-    ] = None
-    kubernetes: Annotated[
-        KubernetesSpec | None,
-        Key(
-            "keys",
-            "The pods that are the hosts, instead of `hosts`: they are `pod0`, `pod1` and so on.",
-            "{pods: 4, image: tensorflow/tensorflow:2.21.0}",
-            "none",
-        ),
-    ] = None
+
+
+class Spec(Requests, NamedHosts):
+    """The desired state of one cluster. `Spec.model_validate(spec.model_dump())` equals `spec`.
+
+    `hostfile` and `host` are always None in a validated spec, whose hosts are in `hosts`.
+    """
+
     host: Annotated[
         HostSpec | None,
         Key(

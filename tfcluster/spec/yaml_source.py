@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +36,7 @@ class YamlDocument:
     """A spec as the user wrote it: plain values with their positions, and the problems known so far."""
 
     file: str  # as the user named it
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)  # the variables that it can depend on
     value: dict[str, Any] = field(default_factory=dict)  # the top-level mapping
     keys: dict[KeyPath, Position] = field(default_factory=dict)  # the position of the key, by path
     values: dict[KeyPath, Position] = field(default_factory=dict)  # the position of the value, by path
@@ -54,13 +57,13 @@ class YamlDocument:
         return any(path[:length] in self.broken for length in range(len(path) + 1))
 
 
-def read_source(text: str | bytes, file: str) -> YamlDocument:
+def read_source(text: str | bytes, file: str, environment: Mapping[str, str] = os.environ) -> YamlDocument:
     """Read the YAML text of a spec, in UTF-8; `file` is the name for error messages.
 
     Problems that do not prevent reading the other values are in the document; a text that is not one YAML mapping
     raises an error.
     """
-    source = YamlDocument(file)
+    source = YamlDocument(file, environment)
     text = _decode(text, source)
     try:
         _check_shape(text, source)

@@ -31,13 +31,13 @@ from tfcluster.protocol.codec import (
     parse_writer,
     version_error,
 )
-from tfcluster.transport import job_step
 from tfcluster.transport.channel import Channel, readable_fds, set_send_timeout
 from tfcluster.transport.children import release_child
 from tfcluster.transport.errors import UnrecordedProcessesError, not_running
 
 if TYPE_CHECKING:
     from tfcluster.protocol.api import Request
+    from tfcluster.providers.host_side import StartAgent, StartedAgent
 
 
 def print_note(text: str) -> None:
@@ -82,6 +82,8 @@ class AgentProcess:
 _NO_LISTENER = (FileNotFoundError, ConnectionRefusedError, NotADirectoryError, PermissionError)
 # Prestarted agents, which do not know their cluster yet.
 _prestarted: list[subprocess.Popen[bytes]] = []
+# What starts agents, if this process does not.
+_started_by: list[StartAgent | None] = []
 
 
 class LocalAgentConnection(Channel):
@@ -334,6 +336,11 @@ def prestart_agent() -> None:
     atexit.register(_kill_unused)
 
 
+def start_agents_by(start: StartAgent | None) -> None:
+    """Have the agents on this host be started by its provider; None: by this process."""
+    _started_by[:] = [start]
+
+
 def _kill_unused() -> None:
     while _prestarted:
         unused = _prestarted.pop()
@@ -363,12 +370,12 @@ def start_agent(cluster: str, host: str, *, older: Mapping[str, object] | None =
     `older` is the process and release of an agent that it replaces, as `agent.main` reads them. The error of a failed
     start contains the agent's own error.
     """
-    process: subprocess.Popen[bytes] | job_step.HeldProcess
+    process: StartedAgent
     try:
         process = _prestarted.pop()
     except IndexError:  # not checked in advance, since another thread may be starting an agent for another host
-        environment = {**os.environ, MARK: NO_MARK}
-        process = job_step.HeldProcess(_agent_command(), environment) if job_step.is_joined() else _spawn()
+        start = _started_by[0] if _started_by else None
+        process = _spawn() if start is None else start(_agent_command(), {**os.environ, MARK: NO_MARK})
     assert process.stdin is not None, "it is a pipe"
     with contextlib.suppress(BrokenPipeError), process.stdin:  # if the agent has died, its error is read below
         configuration = {"cluster": cluster, "host": host, "state": str(state_home()), "older": older}
@@ -376,7 +383,7 @@ def start_agent(cluster: str, host: str, *, older: Mapping[str, object] | None =
     return _wait_until_ready(process)
 
 
-def _wait_until_ready(process: subprocess.Popen[bytes] | job_step.HeldProcess) -> int | None:
+def _wait_until_ready(process: StartedAgent) -> int | None:
     """Wait for the readiness message of an agent; see `start_agent`."""
     assert process.stdout is not None, "it is a pipe"
     assert process.stderr is not None, "it is a pipe"
@@ -405,7 +412,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes] | job_step.HeldProcess) -
     return None
 
 
-def _release(agent: subprocess.Popen[bytes] | job_step.HeldProcess) -> None:
-    """Leave an agent, which outlives this process; one that the holder of a job's step has started is not a child."""
+def _release(agent: StartedAgent) -> None:
+    """Leave an agent, which outlives this process; one that a provider has started is not a child."""
     if isinstance(agent, subprocess.Popen):
         release_child(agent)

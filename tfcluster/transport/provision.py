@@ -33,6 +33,8 @@ PARTS = (
     *("paths.py", "private_network.py", "process_mark.py", "records.py", "reporting.py", "runtime_dir.py"),
     *("os", "core", "protocol", "processes", "programs", "agent", "transport"),
 )
+#: What it needs of providers: the modules of these names.
+OF_PROVIDERS = ("__init__.py", "earlier.py", "host_side.py", "job.py", "node_holder.py")
 _PACKAGE = PACKAGE_ROOT / "tfcluster"
 
 # The first program on the host, which Python 2.7 and all later versions can parse. Everything else is sent over
@@ -153,7 +155,8 @@ def _code() -> dict[str, bytes]:
     """Return the files that a host needs, by their paths."""
     files = {}
     for path in sorted(_PACKAGE.rglob("*.py")):
-        if path.relative_to(_PACKAGE).parts[0] in PARTS:
+        part = path.relative_to(_PACKAGE).parts[0]
+        if part in PARTS or (part == "providers" and path.name in OF_PROVIDERS):
             files[str(path.relative_to(_PACKAGE.parent))] = path.read_bytes()
     return files
 
@@ -162,7 +165,7 @@ def _code() -> dict[str, bytes]:
 def code_signature() -> str:
     """Return what changes if the code does, without reading it: each command on other hosts needs it."""
     files: list[tuple[object, ...]] = []
-    folders = [walked for part in PARTS for walked in os.walk(_PACKAGE / part)]  # faster than pathlib
+    folders = [walked for part in (*PARTS, "providers") for walked in os.walk(_PACKAGE / part)]  # faster than pathlib
     folders.append((str(_PACKAGE), [], [part for part in PARTS if part.endswith(".py")]))
     for folder, _, names in folders:
         for name in names:

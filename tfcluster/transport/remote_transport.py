@@ -18,6 +18,7 @@ from typing import Any
 from tfcluster import settings
 from tfcluster.core.hosts import Host
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.protocol.serialization import to_json
 from tfcluster.transport.channel import Channel, receive_line
 from tfcluster.transport.connector import CommandConnector, Connector
 from tfcluster.transport.errors import (
@@ -287,7 +288,7 @@ class RemoteTransport:
         session = open_session(self._host, self._connector, command, last_shell=last_shell)
         first_line = {
             **{"cluster": self.cluster, "host": self.host, "state": self._host.state, "env": dict(self._host.env)},
-            **{"job": None if self._host.job is None else self._host.job.id},
+            **{"provided": to_json(self._host.provided)},
             **bootstrap(),
         }
         try:

@@ -65,9 +65,10 @@ def show_status(status: ClusterStatus, *, has_servers: bool = True) -> None:
         soft_wrap=True,
     )
     if status.job is not None:
-        nodes = ", ".join(f"node{index} is {node}" for index, node in enumerate(status.job.nodes))
+        names = [host.host for host in status.hosts]
+        nodes = ", ".join(f"{name} is {node}" for name, node in zip(names, status.job.nodes, strict=False))
         end = "" if status.job.ends_in_s is None else f"  ends in {format_duration(status.job.ends_in_s)}"
-        screen.print(f"Slurm job {status.job.id}{end}  {nodes}", soft_wrap=True)
+        screen.print(f"job {status.job.id}{end}  {nodes}", soft_wrap=True)
     if has_servers:
         screen.print()
         screen.print(make_table(columns, [[row[column] for column in columns] for row in rows], right=_NUMBERS))

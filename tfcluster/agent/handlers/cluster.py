@@ -170,7 +170,7 @@ class ClusterHandlers:
 
     async def status(self, request: StatusRequest) -> Response[NoReturn, StatusReply]:
         """Return the status of the cluster."""
-        await self._context.job_end.refresh()
+        await self._context.host_end.refresh()
         yield Reply(StatusReply(self._context.recent_status(), self._supervisor.require_cluster().generation))
 
     async def usage(self, request: UsageRequest) -> Response[NoReturn, HostUsage]:

@@ -70,7 +70,7 @@ class ViewHandler:
 
     async def _measure(self) -> None:
         if time.monotonic() - self._measured_at >= settings.LIVE_USAGE_SECONDS:
-            await self._context.job_end.refresh()
+            await self._context.host_end.refresh()
             usage = await self._context.usage.read()  # requests that arrive at the same time share it
             self._measured_at, self._usage = time.monotonic(), usage
 

@@ -29,6 +29,7 @@ from tfcluster.protocol.serialization import (
     from_stored,
     to_stored,
 )
+from tfcluster.providers.earlier import from_earlier
 from tfcluster.version import PROTOCOL
 
 # Linux assigns no larger pid (PID_MAX_LIMIT), and counts clock ticks and inodes with 64 bits.
@@ -250,6 +251,8 @@ def _parse(data: bytes, host: str | None) -> Record:
     """
     first, _, rest = data.partition(b"\n")
     document = json.loads(first)
+    if isinstance(document, dict):
+        document["topology"] = from_earlier(document.get("topology"))
     record = from_stored(Record, document)
     check_protocol(document, record.protocol)
     tasks = {**record.tasks, **dict(_changed_tasks(rest.split(b"\n")[:-1]))}

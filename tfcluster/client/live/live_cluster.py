@@ -27,7 +27,7 @@ from tfcluster.client.live.view import HostView, LiveView
 from tfcluster.client.logs import Line, read_host
 from tfcluster.client.rpc.parallel import StreamStoppedError, silent_context
 from tfcluster.client.runs.wait_diagnosis import ask_hosts
-from tfcluster.client.status import ClusterSnapshot
+from tfcluster.client.status import ClusterSnapshot, with_job
 from tfcluster.core.log_levels import LogLevel
 from tfcluster.core.states import ClusterState, HostState
 from tfcluster.core.status import ClusterStatus, HostStatus, aggregate_status
@@ -179,10 +179,7 @@ class LiveCluster:
             self._hosts[task.host].complete(task) if task.host in self._hosts else task for task in status.tasks
         )
         usages = {name: host.usage for name, host in self._hosts.items() if host.usage and host.link.lost_at is None}
-        job = self._cluster.job  # the agent that asks for the end of the job may have no answer yet
-        if job is not None and status.job is None:
-            status = replace(status, job=job.status(time.time()))
-        return with_usage(replace(status, tasks=tasks), usages)
+        return with_usage(with_job(replace(status, tasks=tasks), self._cluster), usages)
 
     def _find_failure(self) -> ClusterError | None:
         """Return the error that the cluster is down on all hosts; None if it is not."""

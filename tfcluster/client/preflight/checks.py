@@ -234,8 +234,8 @@ def check_tasks(host: str, preflight: HostPreflight, topology: ClusterTopology) 
 def check_accounts(host: str, preflight: HostPreflight, topology: ClusterTopology) -> Iterator[CheckResult]:
     """Yield a note on other accounts that can log in on the host, if servers listen there."""
     accounts = preflight.accounts
-    is_pod = any(each.image for each in topology.hosts)
-    if accounts is not None and topology.network != PRIVATE and topology.has_servers and not is_pod:
+    is_container = any(each.image for each in topology.hosts)
+    if accounts is not None and topology.network != PRIVATE and topology.has_servers and not is_container:
         names = ", ".join(accounts.names) + (", ..." if accounts.count > len(accounts.names) else "")
         who = "it" if accounts.count == 1 else "any of them"
         way = "through 127.0.0.1" if len(topology.hosts) == 1 and preflight.report is None else "from there"

@@ -19,6 +19,7 @@ from tfcluster.errors import ClusterError
 from tfcluster.os.files import locked_folder
 from tfcluster.process_mark import MARK, NO_MARK
 from tfcluster.protocol.codec import Message, decode_line, encode
+from tfcluster.protocol.serialization import to_json
 from tfcluster.runtime_dir import link_socket_path, link_socket_paths
 from tfcluster.transport.channel import connect_unix, readable_fds
 from tfcluster.transport.children import release_child
@@ -38,8 +39,8 @@ class HostLink:
         self._name = host.name
         self._title = f"tfcluster: {cluster} connections"  # of the link process
         self._is_silent = False  # whether the link process has not answered in time: it is not asked again
-        job = None if host.job is None else host.job.id
-        reached = [host.name, host.way, host.address, host.state, host.python, host.shell, dict(host.env), job]
+        place = [host.name, host.way, host.address, host.state]
+        reached = [*place, host.python, host.shell, dict(host.env), to_json(host.provided)]
         self._key = json.dumps(reached, sort_keys=True)
         self._cluster = cluster
         self._code = code

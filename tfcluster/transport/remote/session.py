@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tfcluster import settings
+from tfcluster.core.hosts import Provided
 from tfcluster.errors import ClusterError
 from tfcluster.paths import (
     CODE_LINK,
@@ -27,11 +28,12 @@ from tfcluster.paths import (
 )
 from tfcluster.process_mark import mark_of
 from tfcluster.protocol.codec import encode
+from tfcluster.protocol.serialization import decode
+from tfcluster.providers import load_host_side
 from tfcluster.tf_install import is_managed_by_system, missing_packages, tensorflow_version
-from tfcluster.transport import job_step
 from tfcluster.transport.errors import UnrecordedProcessesError
 from tfcluster.transport.link.multiplexer import Answer, HostRequest, serve_link
-from tfcluster.transport.local import LocalTransport
+from tfcluster.transport.local import LocalTransport, start_agents_by
 from tfcluster.transport.remote.bootstrap import send_message
 
 #: A reply, and the connection that it precedes, if any.
@@ -42,8 +44,8 @@ def serve(session: dict[str, Any]) -> None:
     """Carry the connections of commands to this host until the link ends.
 
     The session's first line has `cluster`; `host`, the name of this machine in the cluster; `state`, the host's folder
-    for the state of all clusters, or None; `env`, the host's variables in the spec; and `job`, the job of Slurm whose
-    step starts agents, or None. A connection begins with a request, and what it gets first is a line with a reply or an
+    for the state of all clusters, or None; `env`, the host's variables in the spec; and `provided`, what provides the
+    host, or None. A connection begins with a request, and what it gets first is a line with a reply or an
     error. The requests are:
 
     `survey` -> as `survey` returns;
@@ -56,9 +58,10 @@ def serve(session: dict[str, Any]) -> None:
     os.environ.update(session["env"])
     if session["state"]:
         set_state_home(Path(session["state"]).expanduser().absolute())
-    if session["job"] is not None:
+    if session["provided"] is not None:
+        side = load_host_side(decode(Provided, session["provided"]))
         try:
-            job_step.join(session["job"], state_folder(session["cluster"], session["host"]))
+            start_agents_by(side.join(state_folder(session["cluster"], session["host"])))
         except ClusterError as error:
             send_message({"error": error.to_json()})
             return

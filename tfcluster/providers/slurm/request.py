@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
-from typing import Annotated, Any
+from collections.abc import Iterable
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field, StrictInt, StrictStr
 
 from tfcluster import settings
-from tfcluster.spec.base import FrozenModel, Key, Matches, validation_error
+from tfcluster.providers.request import HostRequest
+from tfcluster.spec.base import Key, Matches, validation_error
 from tfcluster.spec.diagnostics import KeyPath
-from tfcluster.spec.requested_hosts import name_hosts
 from tfcluster.spec.yaml_source import YamlDocument
 
 _SLURM: KeyPath = ("slurm",)
-_HOST: KeyPath = ("host",)
 # The keys of a host that are not for the nodes of an allocation, as the allocation says it.
 _WAYS = ("address", "ssh", "connect", "tls_port")
 _TIME = re.compile(r"[0-9]{1,4}-[0-9]{1,2}(:[0-9]{1,2}){0,2}|[0-9]{1,6}(:[0-9]{1,2}){1,2}")
@@ -35,8 +34,11 @@ def _option(text: str) -> str:
     return text
 
 
-class SlurmSpec(FrozenModel):
+class SlurmSpec(HostRequest):
     """The request for an allocation; in one that exists, only `nodes` counts."""
+
+    key: ClassVar[str] = "slurm"
+    noun: ClassVar[str] = "node"
 
     nodes: Annotated[
         Annotated[StrictInt, Field(ge=1, le=settings.MAX_TASKS)] | None,
@@ -61,27 +63,28 @@ class SlurmSpec(FrozenModel):
         Key("0 to 3600 seconds", "How long before the time limit runs get SIGTERM.", "300"),
     ] = 120
 
+    @classmethod
+    def is_in(cls, source: YamlDocument) -> bool:
+        """Return whether a spec requests nodes; `slurm:` without keys does, too."""
+        return cls.key in source.value
 
-def normalize_slurm(source: YamlDocument) -> None:
-    """Name the nodes of `slurm:` as the hosts; problems go to the document."""
-    value = source.value
-    if "slurm" not in value:
-        if value.get("host") is not None:
-            source.report_key(_HOST, "it applies to each node of slurm:", "name the hosts under hosts:")
-            source.broken.add(_HOST)
-        return
-    value["slurm"] = {} if value["slurm"] is None else value["slurm"]
-    count = _node_count(value["slurm"], source)
-    if name_hosts(source, "slurm", "node", count, _WAYS, "each node has its own, which Slurm provides"):
-        value.setdefault("network", "private")  # an ordinary user has no capability for `closed`
-        source.values["network",] = source.values.get(("network",), source.keys[_SLURM])
+    @classmethod
+    def normalize(cls, source: YamlDocument, others: Iterable[str]) -> None:
+        """Name the nodes as the hosts; problems go to the document."""
+        value = source.value
+        value[cls.key] = {} if value[cls.key] is None else value[cls.key]
+        count = _node_count(value[cls.key], source)
+        why = "each node has its own, which Slurm provides"
+        if cls.name_hosts(source, count, others=others, fixed=_WAYS, why=why):
+            value.setdefault("network", "private")  # an ordinary user has no capability for `closed`
+            source.values["network",] = source.values.get(("network",), source.keys[_SLURM])
 
 
 def _node_count(slurm: Any, source: YamlDocument) -> int | None:
     """Return the number of nodes; None if it is not valid."""
     written = slurm.get("nodes") if isinstance(slurm, dict) else None
-    job = os.environ.get("SLURM_JOB_ID", "")
-    allocated = os.environ.get("SLURM_JOB_NUM_NODES", "") if job.isdecimal() else ""
+    job = source.environment.get("SLURM_JOB_ID", "")
+    allocated = source.environment.get("SLURM_JOB_NUM_NODES", "") if job.isdecimal() else ""
     available = int(allocated) if re.fullmatch("[1-9][0-9]{0,3}", allocated) else None
     if written is None:
         return available or 1

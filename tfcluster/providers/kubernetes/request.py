@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field, StrictInt, StrictStr, WithJsonSchema
 
 from tfcluster import settings
-from tfcluster.spec.base import FrozenModel, Key, Matches, whole
-from tfcluster.spec.requested_hosts import name_hosts
+from tfcluster.providers.request import HostRequest
+from tfcluster.spec.base import Key, Matches, whole
+from tfcluster.spec.diagnostics import KeyPath, to_error
 from tfcluster.spec.yaml_source import YamlDocument
 
 # The keys of a host that the manifests answer.
@@ -18,7 +20,8 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 #: The name of a cluster of pods is that of a Service, which begins with a letter; and Kubernetes appends a hash of 11
 #: characters to that of a StatefulSet, for a label of its pods that has at most 63.
 NAME_MAX = 52
-NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_PS = "ps"
 _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?([munkKMGTPE]|[KMGTPE]i)?")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*")
 _CONTEXT = re.compile(r"[^\s\x00-\x1f\x7f{}-][^\x00-\x1f\x7f{}]*")
@@ -40,8 +43,11 @@ _Quantity = Annotated[
 ]
 
 
-class KubernetesSpec(FrozenModel):
+class KubernetesSpec(HostRequest):
     """The pods of a cluster."""
+
+    key: ClassVar[str] = "kubernetes"
+    noun: ClassVar[str] = "pod"
 
     pods: Annotated[StrictInt, Field(ge=1, le=settings.MAX_TASKS), Key("1 to 1000", "How many pods.", "4")] = 1
     image: Annotated[
@@ -66,14 +72,36 @@ class KubernetesSpec(FrozenModel):
         Key("a quantity", "The volume of each pod for logs and runs, which `down` keeps.", "10Gi", "none that lasts"),
     ] = None
 
+    @classmethod
+    def normalize(cls, source: YamlDocument, others: Iterable[str]) -> None:
+        """Name the pods as the hosts; problems go to the document."""
+        if source.value.get("network") == "private":
+            message = "pods cannot make their own network: their seccomp profile forbids it"
+            source.problems.append(source.problem(("network",), message, "write closed", source.values["network",]))
+        count = _pod_count(source.value[cls.key])
+        cls.name_hosts(source, count, others=others, fixed=_WAYS, why="the manifests say it for each pod")
 
-def normalize_kubernetes(source: YamlDocument) -> None:
-    """Name the pods of `kubernetes:` as the hosts; problems go to the document."""
-    if source.value.get("network") == "private":
-        message = "pods cannot make their own network: their seccomp profile forbids it"
-        source.problems.append(source.problem(("network",), message, "write closed", source.values["network",]))
-    count = _pod_count(source.value["kubernetes"])
-    name_hosts(source, "kubernetes", "pod", count, _WAYS, "the manifests say it for each pod")
+    def check_name(self, name: str, source: YamlDocument) -> None:
+        """Raise a ClusterError if the name cannot be that of a Service and of a StatefulSet."""
+        if _NAME.fullmatch(name) and len(name) <= NAME_MAX:
+            return
+        path: KeyPath = ("name",)
+        at = source.values.get(path) or source.keys[self.key,]
+        message = f"expected a name for pods: a-z, 0-9 and -, starting with a letter, at most {NAME_MAX} characters"
+        found = f", found {name!r}" if len(name) <= NAME_MAX else f", found {len(name)}"
+        raise to_error([source.problem(path, message + found, "set name: in the spec", at)])
+
+    def place_jobs(self, hosts: Sequence[str], jobs: Mapping[str, int | None]) -> Mapping[str, Sequence[str]]:
+        """Give ps tasks pods of their own, the first ones.
+
+        With control groups of version 2, a process that runs out of memory may end its whole pod.
+        """
+        tasks = jobs.get(_PS)
+        if tasks is None or len(hosts) < 2 or len(jobs) == 1:
+            return {}
+        count = min(tasks, len(hosts) - 1)
+        free = [name for name, number in jobs.items() if number is not None]
+        return {name: hosts[:count] if name == _PS else hosts[count:] for name in free}
 
 
 def _pod_count(kubernetes: Any) -> int | None:

@@ -14,10 +14,11 @@ import pytest
 from tests.core.clusters import topology_of
 from tfcluster import settings
 from tfcluster.agent.event_loop import ChangeNotifier
-from tfcluster.agent.job_end import JobEnd
-from tfcluster.core.slurm import HostJob
+from tfcluster.agent.host_end import HostEnd
+from tfcluster.core.hosts import Provided
 
 GRACE = 120
+CAUSE = "the time limit of the Slurm job was reached"
 
 
 class Job:
@@ -39,14 +40,15 @@ def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
 
 
-def job_end(job: Job, host: str, warnings: list[None], grace: int = GRACE) -> JobEnd:
+def host_end(job: Job, host: str, warnings: list[str], grace: int = GRACE) -> HostEnd:
     topology = topology_of("hosts: {a: , b: }\njobs: {worker: {tasks: 2}}")
-    topology = topology.on_hosts(replace(each, job=HostJob(7, str(job.squeue), grace)) for each in topology.hosts)
+    provided = Provided("slurm", {"id": 7, "squeue": str(job.squeue), "grace": grace})
+    topology = topology.on_hosts(replace(each, provided=provided) for each in topology.hosts)
     supervisor: Any = SimpleNamespace(topology=topology, changed=ChangeNotifier())
-    return JobEnd("a question", host, supervisor, lambda: warnings.append(None))
+    return HostEnd("a question", host, supervisor, warnings.append)
 
 
-def ends_in(end: JobEnd) -> float:
+def ends_in(end: HostEnd) -> float:
     status = end.status()
     assert status is not None
     assert status.ends_in_s is not None
@@ -54,8 +56,8 @@ def ends_in(end: JobEnd) -> float:
 
 
 async def test_runs_are_warned_once_of_each_end_that_is_near(job: Job) -> None:
-    warnings: list[None] = []
-    end = job_end(job, "a", warnings)
+    warnings: list[str] = []
+    end = host_end(job, "a", warnings)
     for seconds, count in ((1000, 0), (100, 1), (100, 1), (1000, 1), (50, 2)):
         if seconds != 100 or not warnings:
             job.end_in(seconds)
@@ -67,14 +69,14 @@ async def test_runs_are_warned_once_of_each_end_that_is_near(job: Job) -> None:
 async def test_runs_are_warned_when_the_end_is_near_and_a_status_knows_of_more_time(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    warnings: list[None] = []
-    end = job_end(job, "a", warnings)
+    warnings: list[str] = []
+    end = host_end(job, "a", warnings)
     job.end_in(GRACE + 600)
     await end.check()
     job.end_in(GRACE + 1000)
     await end.refresh()
     assert ends_in(end) <= GRACE + 601, "the answer is young"
-    monkeypatch.setattr(settings, "SLURM_END_AGE_SECONDS", 0.0)
+    monkeypatch.setattr(settings, "HOST_END_AGE_SECONDS", 0.0)
     waiting = asyncio.ensure_future(end.pause())
     await asyncio.sleep(0)
     await end.refresh()
@@ -85,12 +87,12 @@ async def test_runs_are_warned_when_the_end_is_near_and_a_status_knows_of_more_t
     async with asyncio.timeout(60):
         await waiting  # for the new time
     await end.check()
-    assert warnings == [None]
+    assert warnings == [CAUSE]
 
 
 async def test_a_heterogeneous_job_ends_with_its_first_component(job: Job) -> None:
-    warnings: list[None] = []
-    end = job_end(job, "a", warnings)
+    warnings: list[str] = []
+    end = host_end(job, "a", warnings)
     job.end_in(1000, 100, 2000)
     await end.check()
     assert len(warnings) == 1
@@ -98,10 +100,10 @@ async def test_a_heterogeneous_job_ends_with_its_first_component(job: Job) -> No
 
 
 async def test_the_agent_of_the_heads_host_alone_asks_and_without_a_grace_nothing_is_warned(job: Job) -> None:
-    warnings: list[None] = []
+    warnings: list[str] = []
     job.end_in(10)
-    other = job_end(job, "b", warnings)
+    other = host_end(job, "b", warnings)
     await other.check()
     assert other.status() is None
-    await job_end(job, "a", warnings, grace=0).check()
+    await host_end(job, "a", warnings, grace=0).check()
     assert warnings == []

@@ -13,7 +13,7 @@ from tfcluster.paths import CODE_LINK, LOCK, SOCKET
 from tfcluster.transport.provision import in_environment
 
 if TYPE_CHECKING:
-    from tfcluster.spec.kubernetes import KubernetesSpec
+    from tfcluster.providers.kubernetes.request import KubernetesSpec
 
 #: The container of each pod.
 CONTAINER = "tfcluster"

@@ -1,6 +1,6 @@
-"""Hosts from Slurm: submit a job or use the one that the user is in, wait for it, and say how it has ended.
+"""Slurm's commands: submit a job or use the one that the user is in, wait for it, and say how it has ended.
 
-The nodes of a job are held by one step, `transport.remote.node_holder`, which starts the agents. The batch script of a
+The nodes of a job are held by one step, `node_holder`, which starts the agents. The batch script of a
 job that was submitted here starts it; in an allocation of the user, a process that `up` leaves on this machine does. A
 host is then one that `connect:` reaches, by a step of a command beside that one.
 """
@@ -20,20 +20,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfcluster import settings
-from tfcluster.core.hosts import Host
-from tfcluster.core.slurm import HostJob, SlurmJob
+from tfcluster.core.hosts import Host, Provided
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.paths import cluster_registry_path, make_private_folder
+from tfcluster.protocol.serialization import to_json
 from tfcluster.providers.programs import find_program, run_program
+from tfcluster.providers.slurm import node_holder
+from tfcluster.providers.slurm.job import HostJob, SlurmJob
 from tfcluster.transport.provision import in_environment
-from tfcluster.transport.remote import node_holder
 from tfcluster.transport.shell import quote
 
 if TYPE_CHECKING:
-    from tfcluster.spec.slurm import SlurmSpec
+    from tfcluster.providers.slurm.request import SlurmSpec
 
+COMMAND_SECONDS = 60.0  # for a command of Slurm, whose controller may be busy
+_POLL_SECONDS = 0.5  # while a job is in the queue, at first; then twice as long each time, up to
+_POLL_MAX_SECONDS = 30.0  # which a controller with many users bears
+_COMPLETING_SECONDS = 60.0  # for a job that has ended to end its processes; Slurm kills them after 30
 _RUNNING = "RUNNING"
 _COMPLETING = "COMPLETING"
 # The states of a job that has ended. A job in any other one, such as SIGNALING or RESIZING, still has its nodes.
@@ -246,7 +251,7 @@ def adopt(cluster: str, number: int) -> SlurmJob:
 
 def wait_until_running(job: SlurmJob, show: Callable[[str], None]) -> SlurmJob:
     """Wait until a job runs, and return it with its nodes; `show` is called with a line that says why it waits."""
-    poll = settings.SLURM_POLL_SECONDS
+    poll = _POLL_SECONDS
     while True:
         state = look_up(job)
         if state is None:
@@ -260,7 +265,7 @@ def wait_until_running(job: SlurmJob, show: Callable[[str], None]) -> SlurmJob:
             line += f", expected start {time.strftime('%Y-%m-%d %H:%M', time.localtime(state.start))}"
         show(line)
         time.sleep(poll)
-        poll = min(2 * poll, settings.SLURM_POLL_MAX_SECONDS)
+        poll = min(2 * poll, _POLL_MAX_SECONDS)
 
 
 def _expand(nodes: str) -> tuple[str, ...]:
@@ -295,11 +300,11 @@ def look_up(job: SlurmJob) -> _JobState | None:
 
 def wait_for_completion(job: SlurmJob) -> None:
     """Wait until the processes of a job that has ended have exited: its agents use the cluster's state folders."""
-    deadline = time.monotonic() + settings.SLURM_COMPLETING_SECONDS
+    deadline = time.monotonic() + _COMPLETING_SECONDS
     while (state := _query(job)) is not None and (state.state, state.submitted) == (_COMPLETING, job.submitted):
         if time.monotonic() > deadline:
             raise ClusterError(f"job {job.id} is still stopping its processes", hint=f"`{job.squeue}` shows its nodes.")
-        time.sleep(settings.SLURM_POLL_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 def _in_cluster(job: SlurmJob) -> list[str]:
@@ -372,11 +377,11 @@ def place(topology: ClusterTopology, job: SlurmJob, request: SlurmSpec) -> Clust
             hint=f"`tfcluster down -c {topology.cluster}`, then `up` again gets another allocation.",
             exit_code=ExitCode.USAGE,
         )
-    host_job = HostJob(job.id, _program("squeue"), request.grace)
+    provided = Provided("slurm", to_json(HostJob(job.id, _program("squeue"), request.grace)))
 
     def on_node(host: Host) -> Host:
         node = job.nodes[int(host.name.removeprefix("node"))]
-        return replace(host, address=node, ssh=None, connect=_connect(job, node), job=host_job)
+        return replace(host, address=node, ssh=None, connect=_connect(job, node), provided=provided)
 
     return topology.on_hosts(map(on_node, topology.hosts))
 
@@ -471,7 +476,7 @@ def _run(argv: Sequence[str], stdin: str = "", environment: Mapping[str, str] | 
     """Run a command of Slurm, and return what it prints."""
     argv = [_program(argv[0]), *argv[1:]]
     hint = "`sinfo` shows whether Slurm's controller answers; SLURM_CONF names its configuration."
-    result = run_program(argv, stdin, settings.SLURM_COMMAND_SECONDS, hint, environment or _environment())
+    result = run_program(argv, stdin, COMMAND_SECONDS, hint, environment or _environment())
     if result.returncode:
         said = " ".join(line.removeprefix("error: ").strip() for line in result.stderr.splitlines())
         if Path(argv[0]).name == "sbatch" and not _NOT_REACHED.search(said):

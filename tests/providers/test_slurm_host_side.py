@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tfcluster.errors import ClusterError
-from tfcluster.transport import job_step
+from tfcluster.providers.slurm import host_side
 
 _ENDED = "that holds this node ended before it replied"
 
@@ -17,13 +17,12 @@ _ENDED = "that holds this node ended before it replied"
 def ended_holder(monkeypatch: pytest.MonkeyPatch) -> None:
     connection, holder = socket.socketpair()
     holder.close()
-    monkeypatch.setattr(job_step, "_connect", lambda: connection)
-    monkeypatch.setattr(job_step, "_job", None)
+    monkeypatch.setattr(host_side, "_connect", lambda job: connection)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
 
 
 def test_a_holder_that_has_ended_is_not_joined_and_starts_nothing() -> None:
     with pytest.raises(ClusterError, match=_ENDED):
-        job_step.join(7, Path("/none"))
+        host_side.SlurmHostSide({"id": 7, "squeue": "squeue", "grace": 0}).join(Path("/none"))
     with pytest.raises(ClusterError, match=_ENDED):
-        job_step.HeldProcess(["true"], {})
+        host_side.HeldProcess(7, ["true"], {})

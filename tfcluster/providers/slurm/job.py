@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
+from tfcluster.core.status import JobStatus
 from tfcluster.records import record_class
 
 
@@ -41,20 +42,10 @@ class HostJob:
     """The job in which the agent of a host runs."""
 
     id: int
-    squeue: str  # the path of Slurm's command, which the agent asks for the end of the job's time
+    squeue: str  # the path of Slurm's command on the machine of `up`, which knows the end of the job's time
     grace: int  # how many seconds before that runs get SIGTERM
 
 
 def seconds_until(end: float | None, now: float) -> float | None:
     """Return the seconds that are left until a Unix time."""
     return None if end is None else max(0.0, end - now)
-
-
-@record_class(frozen=True)
-class JobStatus:
-    """The job in the status of a cluster; its fields are part of the stable JSON output."""
-
-    id: int
-    state: str  # `pending` or `running`
-    nodes: tuple[str, ...]  # the node of each host, in the order node0, node1 and so on
-    ends_in_s: float | None  # None if its time is not limited, or not known yet

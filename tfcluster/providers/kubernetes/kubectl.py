@@ -1,4 +1,4 @@
-"""Pods from Kubernetes: apply the manifests of a cluster with the user's kubectl, wait for its pods, and delete them.
+"""kubectl: apply the manifests of a cluster with the user's kubectl, wait for its pods, and delete them.
 
 A host is then one that `connect:` reaches, by `kubectl exec`.
 """
@@ -12,18 +12,20 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tfcluster import settings
-from tfcluster.core.kubernetes import PodSet
+from tfcluster.core.hosts import Provided
 from tfcluster.core.topology import OPEN, ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.providers.manifests import CONTAINER, INSTANCE, MANAGED_BY, pod_manifests
+from tfcluster.providers.kubernetes.manifests import CONTAINER, INSTANCE, MANAGED_BY, pod_manifests
+from tfcluster.providers.kubernetes.pods import PodSet
 from tfcluster.providers.programs import find_program, run_program
 
 if TYPE_CHECKING:
     import subprocess
 
-    from tfcluster.spec.kubernetes import KubernetesSpec
+    from tfcluster.providers.kubernetes.request import KubernetesSpec
 
+_COMMAND_SECONDS = 120.0  # for a command of kubectl
+_POLL_SECONDS = 1.0  # while pods start
 _FIELD_MANAGER = "tfcluster"
 _KINDS = "statefulsets.apps,services,networkpolicies.networking.k8s.io"
 _RIGHTS = (
@@ -133,13 +135,13 @@ def apply(pods: PodSet, topology: ClusterTopology, request: KubernetesSpec, coun
 
 def _wait_for_controller(pods: PodSet) -> dict[str, Any]:
     """Wait until the controller has seen the latest StatefulSet, and return it: its status fits its spec then."""
-    deadline = time.monotonic() + settings.KUBERNETES_COMMAND_SECONDS
+    deadline = time.monotonic() + _COMMAND_SECONDS
     while True:
         found: dict[str, Any] = json.loads(_run(pods, "get", "statefulsets.apps", pods.cluster, "--output=json"))
         seen = found.setdefault("status", {}).get("observedGeneration", 0)
         if seen >= found["metadata"].get("generation", 0) or time.monotonic() > deadline:
             return found
-        time.sleep(settings.KUBERNETES_POLL_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 def _apply(pods: PodSet, manifests: str, *options: str) -> str:
@@ -184,7 +186,7 @@ def wait_until_running(pods: PodSet, count: int, show: Callable[[str], None]) ->
         if any(name not in found for name in names):
             waiting = [*_failures(pods), *waiting]
         show(waiting[0])
-        time.sleep(settings.KUBERNETES_POLL_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 def _find_reason(name: str, pod: Mapping[str, Any] | None) -> str | None:
@@ -229,7 +231,14 @@ def _failures(pods: PodSet) -> Iterator[str]:
 def place(topology: ClusterTopology, pods: PodSet, image: str) -> ClusterTopology:
     """Return a topology whose hosts are the pods."""
     return topology.on_hosts(
-        replace(host, address=pods.address(host.name), ssh=None, connect=_connect(pods, host.name), image=image)
+        replace(
+            host,
+            address=pods.address(host.name),
+            ssh=None,
+            connect=_connect(pods, host.name),
+            provided=Provided("kubernetes"),
+            image=image,
+        )
         for host in topology.hosts
     )
 
@@ -289,4 +298,4 @@ def _kubectl(arguments: list[str], stdin: str = "", hint: str = "") -> str:
 
 
 def _call(arguments: list[str], stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return run_program([_program(), *arguments], stdin, settings.KUBERNETES_COMMAND_SECONDS, _IS_SERVER_THERE)
+    return run_program([_program(), *arguments], stdin, _COMMAND_SECONDS, _IS_SERVER_THERE)

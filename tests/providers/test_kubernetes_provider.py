@@ -1,0 +1,96 @@
+"""What `up` asks before it touches pods that exist; tests/end_to_end/test_kubernetes.py has the pods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.core.clusters import topology_of
+from tfcluster.client import hosts
+from tfcluster.client.cluster import Cluster, read_registry, register
+from tfcluster.core.plan import ActionKind, PlannedAction
+from tfcluster.protocol.serialization import to_json
+from tfcluster.providers.kubernetes import kubectl
+from tfcluster.providers.kubernetes.pods import PodSet
+from tfcluster.providers.kubernetes.provider import KubernetesProvider
+from tfcluster.providers.kubernetes.request import KubernetesSpec
+
+PODS = PodSet("train", "prod", "ml")
+TOPOLOGY = topology_of("name: train\nkubernetes: {pods: 2, image: a/b}\njobs: {ps: {tasks: 1}, worker: {tasks: 1}}")
+REQUEST = KubernetesSpec(pods=2, image="a/b")
+
+
+class DeclinedError(Exception):
+    """A person has not agreed."""
+
+
+@pytest.fixture
+def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is done to two pods that exist, of which an edit of the spec changes the second."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    done: list[str] = []
+
+    def recording(name: str, answer: Any) -> Callable[..., Any]:
+        def record(*arguments: Any) -> Any:
+            done.append(name)
+            return answer
+
+        return record
+
+    answers = {"find_pods": PODS, "check": None, "replicas": 2, "find_outdated": ["train-1"]}
+    for name, answer in answers.items():
+        monkeypatch.setattr(kubectl, name, lambda *arguments, answer=answer: answer)
+    monkeypatch.setattr(kubectl, "place", lambda topology, *others: topology)
+    for name, answer in {"apply": ["train-1"], "replace_pods": None, "wait_until_running": None}.items():
+        monkeypatch.setattr(kubectl, name, recording(name, answer))
+    return done
+
+
+def acquire(confirm: Callable[[Sequence[Any]], None]) -> None:
+    hosts.acquire_hosts(TOPOLOGY, REQUEST, lambda line: None, confirm)
+
+
+def decline_losses(changes: Sequence[Any]) -> None:
+    if lost := [str(each) for each in changes if each.data_loss]:
+        raise DeclinedError(*lost)
+
+
+def register_pods() -> None:
+    register(Cluster("train", TOPOLOGY.hosts, TOPOLOGY.head().host, KubernetesProvider("train", to_json(PODS))))
+
+
+def test_pods_that_were_not_started_from_here_are_asked_for(done: list[str]) -> None:
+    with pytest.raises(DeclinedError) as caught:
+        acquire(decline_losses)
+    what = "namespace 'ml' has 2 pods of a cluster 'train' that was not started from here;"
+    assert caught.value.args[0].startswith(what)
+    assert done == []
+    assert read_registry("train") is None
+
+
+def test_pods_that_an_edit_replaces_are_asked_for_with_the_changes_of_tasks(
+    done: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register_pods()
+    change = PlannedAction(ActionKind.RESTART, TOPOLOGY.tasks[0], "env changed", ("the variables of ps:0",))
+    monkeypatch.setattr(hosts, "_plan_tasks", lambda *arguments: [change])
+    asked: list[list[str]] = []
+    with pytest.raises(DeclinedError) as caught:
+        acquire(decline_losses)
+    replaced = "train-1 must be replaced; LOST: the runs that use tasks in train-1"
+    assert caught.value.args == (replaced, str(change))
+    assert done == []
+    acquire(lambda changes: asked.append([str(each) for each in changes]))
+    assert asked[0] == [replaced, str(change)]
+    assert done == ["apply", "replace_pods", "wait_until_running"]
+
+
+def test_what_another_edit_replaces_meanwhile_is_asked_for(done: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    register_pods()
+    monkeypatch.setattr(kubectl, "find_outdated", lambda *arguments: [])
+    with pytest.raises(DeclinedError, match="train-1 must be replaced"):
+        acquire(decline_losses)
+    assert done == ["apply"]

@@ -1,0 +1,146 @@
+"""The hosts that a provider gets for a cluster: plan that, get them, and end those of a launch."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tfcluster.client.cluster import Cluster, read_registry, register, unregister
+from tfcluster.client.preflight import preflight
+from tfcluster.client.preflight.checks import ALL_HOSTS, CheckResult, Severity, failed_check
+from tfcluster.client.rpc.parallel import warn
+from tfcluster.core.hosts import Host
+from tfcluster.core.plan import HostStep, PlannedAction
+from tfcluster.core.plan import plan as plan_actions
+from tfcluster.core.reconcile import merge_observed, merge_with_observed
+from tfcluster.core.topology import ClusterTopology
+from tfcluster.errors import ClusterError, ExitCode, usage_error
+from tfcluster.providers import load_provider
+from tfcluster.providers.provider import Acquisition, HostPlan, Provider
+
+if TYPE_CHECKING:
+    from tfcluster.providers.request import HostRequest
+
+#: A change of a cluster that can lose data: of its hosts, or of its tasks.
+Change = HostStep | PlannedAction
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What `up` would do with the hosts of a cluster, and then with the tasks on those that exist."""
+
+    hosts: HostPlan
+    changes: tuple[Change, ...]
+
+
+def provider_of(cluster: str, request: HostRequest) -> Provider[Any]:
+    """Return what provides the hosts of a cluster, or can; an error says that it is up on other hosts."""
+    registered = read_registry(cluster)
+    if registered is None:
+        return load_provider(request.key)(cluster, None)
+    if registered.provider is None or registered.provider.name != request.key:
+        where = "on other hosts" if registered.provider is None else registered.provider.place
+        raise usage_error(
+            f"cluster {cluster!r} is up {where}, and this spec has `{request.key}:`",
+            f"`tfcluster down -c {cluster}` stops it there; then `up` starts it here.",
+        )
+    return registered.provider
+
+
+def plan_hosts(topology: ClusterTopology, request: HostRequest) -> Changes:
+    """Plan what `up` does with hosts, and what that and new hosts mean for tasks. This changes nothing."""
+    return _plan(topology, request, provider_of(topology.cluster, request))
+
+
+def _plan(topology: ClusterTopology, request: HostRequest, provider: Provider[Any]) -> Changes:
+    plan = provider.plan(topology, request)
+    registered = read_registry(topology.cluster)
+    if registered is None or plan.placed is None or (plan.is_complete and not plan.steps):
+        return Changes(plan, plan.steps)  # nothing of tasks, or the preflight plans it, as nothing precedes it
+    return Changes(plan, (*plan.steps, *_plan_tasks(registered, plan.placed)))
+
+
+def _plan_tasks(registered: Cluster, placed: ClusterTopology) -> Sequence[PlannedAction]:
+    """Plan for hosts that do not exist yet, by what the cluster reports from those that do."""
+    hosts = preflight.observe_hosts(registered, dry=True)
+    preflight.abort(registered, hosts)
+    observed = merge_observed([each.observed for each in hosts.values() if each.observed is not None])
+    return () if observed is None else plan_actions(merge_with_observed(placed, observed), observed)
+
+
+def describe_hosts(topology: ClusterTopology, request: HostRequest) -> str:
+    """Return what is submitted or applied for hosts that do not exist yet."""
+    return provider_of(topology.cluster, request).describe(topology, request)
+
+
+def acquire_hosts(
+    topology: ClusterTopology,
+    request: HostRequest,
+    show: Callable[[str], None],
+    confirm: Callable[[Sequence[Change]], None],
+) -> ClusterTopology:
+    """Get the hosts of a cluster, and return its topology on them.
+
+    `show` is called with a line while one waits for them. `confirm` raises an error without consent to what is lost; it
+    is called with the whole plan before anything changes, and with later steps if others have changed the hosts since.
+    """
+    provider = provider_of(topology.cluster, request)
+    confirm(_plan(topology, request, provider).changes)
+    try:
+        return provider.acquire(topology, request, _acquisition(topology, provider, show, confirm))
+    except KeyboardInterrupt:
+        if left := provider.left_by_interrupt():
+            warn(left)
+        raise
+
+
+def _acquisition(
+    topology: ClusterTopology,
+    provider: Provider[Any],
+    show: Callable[[str], None],
+    confirm: Callable[[Sequence[Change]], None],
+) -> Acquisition:
+    def remember(hosts: Sequence[Host]) -> None:
+        register(Cluster(topology.cluster, tuple(hosts), topology.head().host, provider))
+
+    return Acquisition(show, warn, remember, lambda: unregister(topology.cluster), confirm)
+
+
+@contextlib.contextmanager
+def temporary_hosts(
+    topology: ClusterTopology, request: HostRequest, show: Callable[[str], None]
+) -> Iterator[ClusterTopology]:
+    """Yield the topology of a cluster that is not up on hosts that are ended with the context, also while one waits."""
+    provider = provider_of(topology.cluster, request)
+    provider.reject_foreign(topology, request)
+    try:
+        yield provider.acquire(topology, request, _acquisition(topology, provider, show, lambda steps: None))
+    finally:
+        if provider.facts is not None:
+            provider.release()
+            unregister(topology.cluster)
+
+
+def remove_surplus(topology: ClusterTopology, request: HostRequest) -> None:
+    """End the hosts that the spec no longer has, on which nothing of the cluster runs any more."""
+    provider_of(topology.cluster, request).remove_surplus(topology, request)
+
+
+def check_hosts(
+    topology: ClusterTopology, request: HostRequest | None, progress: preflight.Progress | None = None
+) -> tuple[list[CheckResult], ExitCode]:
+    """Check the hosts of a spec as `up` does; those of a provider, if they exist, and the provider."""
+    if request is None:
+        return preflight.check_hosts(topology, progress)
+    try:
+        provider = provider_of(topology.cluster, request)
+        result = provider.check(topology, request)
+        plan = provider.plan(topology, request)
+    except ClusterError as error:
+        return [failed_check(ALL_HOSTS, request.key, error)], ExitCode.FAILED
+    if plan.placed is None or not plan.is_complete:
+        return [CheckResult(ALL_HOSTS, request.key, Severity.NOTE, result, provider.not_yet)], ExitCode.DONE
+    results, code = preflight.check_hosts(plan.placed, progress)
+    return [CheckResult(ALL_HOSTS, request.key, Severity.OK, result), *results], code

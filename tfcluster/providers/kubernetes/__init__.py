@@ -1,0 +1,1 @@
+"""Hosts from Kubernetes: the pods of a StatefulSet."""

@@ -1,0 +1,42 @@
+"""The command `tfcluster manifests`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tfcluster.cli.options import spec_argument
+from tfcluster.cli.output import echo
+from tfcluster.errors import usage_error
+
+
+@click.command(
+    "manifests",
+    context_settings={"ignore_unknown_options": True},  # those of COMMAND
+    epilog="Example: tfcluster manifests cluster.yaml | kubectl diff -f -",
+)
+@spec_argument
+@click.option(
+    "--export",
+    type=click.Choice(["job"]),
+    help="Print a plain Indexed Job instead, whose pods run COMMAND with their TF_CONFIG, without tfcluster.",
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+def manifests_command(spec: Path | None, export: str | None, command: tuple[str, ...]) -> None:
+    """Print what `up` applies for a SPEC (default: ./cluster.yaml) with `kubernetes:`, as YAML. This contacts nothing.
+
+    With --export job, COMMAND follows the SPEC, such as `python3 /app/train.py`.
+    """
+    from tfcluster.client.resolve import load_spec_topology
+    from tfcluster.providers.kubernetes.manifests import job_manifests, pod_manifests
+    from tfcluster.providers.kubernetes.request import KubernetesSpec
+
+    topology, request = load_spec_topology(spec, None)
+    if not isinstance(request, KubernetesSpec):
+        raise usage_error(f"{topology.spec} has no `kubernetes:`", "Only pods have manifests.")
+    if (export is None) == bool(command):
+        message = "--export job requires a COMMAND" if export else "a COMMAND is only for --export job"
+        raise usage_error(message, "For example: tfcluster manifests --export job cluster.yaml python3 /app/train.py")
+    manifests = job_manifests(topology, request, command) if export else pod_manifests(topology, request)
+    echo(manifests.rstrip("\n"))

@@ -1,0 +1,1 @@
+"""Hosts from Slurm: the nodes of a job."""
