@@ -55,6 +55,17 @@ def test_a_valid_spec_is_summarized_without_the_values_of_variables() -> None:
     assert json.loads(shown)["tasks"][0]["env"] == {"C": "***", "A": "***", "B": "***"}
 
 
+def test_a_spec_is_as_valid_in_a_job_of_slurm_as_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("cluster.yaml").write_text("name: good\nslurm: {nodes: 3}\njobs: {a: {tasks: 3, hosts: [node2]}}\n")
+    outside = CliRunner().invoke(validate_command)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
+    inside = CliRunner().invoke(validate_command)
+    assert (inside.exit_code, inside.stdout) == (outside.exit_code, outside.stdout) == (0, outside.stdout)
+    assert "is valid: cluster 'good', 3 a" in outside.stdout
+
+
 COMMENTED_OUT = re.compile(r"^( *)#(?=\w+: )", re.MULTILINE)
 KEYS = [match.start() for match in COMMENTED_OUT.finditer(TEMPLATE)]
 

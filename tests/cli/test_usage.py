@@ -82,7 +82,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with ZipFile("wheel.whl", "w") as archive:
         archive.writestr("train/__main__.py", "")
     yield
-    local._kill_unused()
+    local.kill_prestarted_agent()
 
 
 def refuse(command: str) -> tuple[int, str]:

@@ -411,6 +411,7 @@ def interrupt_in_queue(site: InSlurm, *words: str | Path) -> tuple[str, str]:
     """Press Ctrl-C while the job of a command is pending; return the line that says so, and what follows."""
     waiting = site.start(*words)
     line = read_until(waiting.stderr, " is pending (")[-1]
+    wait_for(lambda: len([each for each in site.processes().values() if "python" in each]) == 1)  # no agent is idle
     waiting.send_signal(signal.SIGINT)
     _, error = waiting.communicate(timeout=60)
     assert waiting.returncode == 130

@@ -46,6 +46,8 @@ def test_without_a_number_the_nodes_are_those_of_the_allocation_and_jobs_can_nam
     assert "cluster.yaml:1:16: slurm.nodes: Slurm job 4711, which SLURM_JOB_ID names, has 3; `env -u SLURM_JOB_ID" in (
         problems("slurm: {nodes: 4}")
     )
+    whole = parse_spec("slurm: {nodes: 4}" + JOBS, "cluster.yaml", "demo", environment={})
+    assert len(whole.hosts or ()) == 4, "`validate` does not depend on where it is typed"
     monkeypatch.delenv("SLURM_JOB_ID")
     assert [*(parse("slurm: {}").hosts or ())] == ["node0"]
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)

@@ -13,6 +13,7 @@ from tfcluster.cli.output import can_ask, confirm, echo, echo_json
 from tfcluster.errors import ClusterError
 
 if TYPE_CHECKING:
+    from tfcluster.client.cluster import Cluster
     from tfcluster.core.status import RunStatus
 
 
@@ -48,7 +49,7 @@ def command(
         view = DownView(each.name, silent=output == "json")
         try:
             with view:
-                down.take_down(each, grace, timeout, view.update, approve=partial(_approve, each.name, may_ask))
+                down.take_down(each, grace, timeout, view.update, approve=partial(_approve, each, may_ask))
         except ClusterError as error:  # continue with the other clusters
             errors.append(error)
             continue
@@ -63,13 +64,17 @@ def command(
         )
 
 
-def _approve(cluster: str, may_ask: bool, runs: Sequence[RunStatus]) -> None:
-    """Name the runs that are cancelled, and ask whether to, if the user can be asked; raise ClusterError if not."""
+def _approve(cluster: Cluster, may_ask: bool, runs: Sequence[RunStatus]) -> None:
+    """Name the runs that are cancelled, and what ends their hosts; ask, if the user can be asked, whether to.
+
+    After a no, this raises a ClusterError.
+    """
     from tfcluster.ui.format import format_duration
 
     names = ", ".join(f"run {run.run} ({run.state.value} for {format_duration(run.seconds)})" for run in runs)
-    text = f"{cluster}: this cancels {names}"
+    ends = "" if cluster.provider is None else f", and {cluster.provider.describe_release()}"
+    text = f"{cluster.name}: this cancels {names}{ends}"
     if not may_ask:
         echo(text, err=True)
     elif not confirm(f"{text}\nContinue?"):
-        raise ClusterError(f"{cluster}: nothing was stopped")
+        raise ClusterError(f"{cluster.name}: nothing was stopped")

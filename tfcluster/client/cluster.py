@@ -19,7 +19,8 @@ from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.files import write_atomically
 from tfcluster.paths import LOCAL_HOST, authority_path, cluster_registry_path, make_private_folder, spec_record_path
 from tfcluster.transport.local import LocalTransport
-from tfcluster.transport.local import prestart_agent as prestart_agent  # which the command line calls
+from tfcluster.transport.local import kill_prestarted_agent as kill_prestarted_agent  # which the command line calls
+from tfcluster.transport.local import prestart_agent as prestart_agent
 
 if TYPE_CHECKING:
     from tfcluster.core.hosts import Host

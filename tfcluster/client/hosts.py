@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tfcluster.client.cluster import Cluster, read_registry, register, unregister
+from tfcluster.client.cluster import Cluster, kill_prestarted_agent, read_registry, register, unregister
 from tfcluster.client.preflight import preflight
 from tfcluster.client.preflight.checks import ALL_HOSTS, CheckResult, Severity, failed_check
 from tfcluster.client.rpc.parallel import warn
@@ -86,6 +86,7 @@ def acquire_hosts(
     `show` is called with a line while one waits for them. `confirm` raises an error without consent to what is lost; it
     is called with the whole plan before anything changes, and with later steps if others have changed the hosts since.
     """
+    kill_prestarted_agent()  # all tasks are elsewhere, and this may take hours
     provider = provider_of(topology.cluster, request)
     confirm(_plan(topology, request, provider).changes)
     try:
@@ -113,6 +114,7 @@ def temporary_hosts(
     topology: ClusterTopology, request: HostRequest, show: Callable[[str], None]
 ) -> Iterator[ClusterTopology]:
     """Yield the topology of a cluster that is not up on hosts that are ended with the context, also while one waits."""
+    kill_prestarted_agent()
     provider = provider_of(topology.cluster, request)
     provider.reject_foreign(topology, request)
     try:

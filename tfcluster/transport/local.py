@@ -330,10 +330,10 @@ def _greet(agent: LocalAgentConnection) -> Greeting | None:
 def prestart_agent() -> None:
     """Start an agent before its cluster is known, so that it imports its modules while the spec is loaded.
 
-    If no `start_agent` follows, the agent is killed when this process exits.
+    If no `start_agent` follows, the agent is killed when this process exits; see also `kill_prestarted_agent`.
     """
     _prestarted.append(_spawn())
-    atexit.register(_kill_unused)
+    atexit.register(kill_prestarted_agent)
 
 
 def start_agents_by(start: StartAgent | None) -> None:
@@ -341,7 +341,8 @@ def start_agents_by(start: StartAgent | None) -> None:
     _started_by[:] = [start]
 
 
-def _kill_unused() -> None:
+def kill_prestarted_agent() -> None:
+    """Kill what `prestart_agent` has started, if it is not used: the cluster has no task on this machine."""
     while _prestarted:
         unused = _prestarted.pop()
         unused.kill()
