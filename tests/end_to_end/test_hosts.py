@@ -283,6 +283,15 @@ def test_the_name_of_a_host_stays_with_its_machine(two: Sandbox, place: str) -> 
     assert place.replace(":", "") in error.partition(" (the running")[0]
 
 
+def test_another_folder_of_the_program_of_connect_is_no_other_place(apart: Sandbox) -> None:
+    by = _SPEC.replace("address: 127.0.0.3", "address: 127.0.0.3, connect: /usr/bin/enter beta")
+    apart("up", apart.spec(by))
+    pids = apart.tasks("pid")
+    apart("up", apart.spec(by.replace("/usr/bin/", "")))
+    assert apart.tasks("pid") == pids
+    assert apart("up").stdout.startswith("two is up already")
+
+
 def test_a_wrong_clock_is_reported(two: Sandbox) -> None:
     offset = two.folder / "clock" / "beta"
     offset.parent.mkdir(exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tfcluster.core.hosts import Host
+from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.providers.kubernetes import kubectl
 from tfcluster.providers.kubernetes.pods import PodSet
@@ -50,6 +53,19 @@ def test_up_says_why_a_pod_does_not_run_yet(say: Say, tmp_path: Path, monkeypatc
         "pod train-0: Pending: Unschedulable: 0/3 nodes: 3 full",
         "pod train-0: ImagePullBackOff: Back-off pulling image",
     ]
+
+
+def test_a_pod_is_the_same_place_whichever_kubectl_is_first_on_the_path(
+    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say("kubectl", "exit 0")
+    topology = ClusterTopology("train", "", "open", (), hosts=(Host("pod1", ""),))
+    before = kubectl.place(topology, PODS, "image").hosts
+    newer = tmp_path / "newer"
+    newer.mkdir()
+    (tmp_path / "kubectl").rename(newer / "kubectl")
+    monkeypatch.setenv("PATH", f"{newer}{os.pathsep}{os.environ['PATH']}")
+    assert kubectl.place(topology, PODS, "image").hosts == before
 
 
 def test_a_container_that_crashes_ends_the_wait(say: Say, tmp_path: Path) -> None:

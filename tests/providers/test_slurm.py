@@ -158,6 +158,7 @@ def test_the_cluster_that_sbatch_names_is_given_to_all_commands_and_no_other_var
     ).hosts
     subprocess.run(CommandConnector(host).argv("true"), check=True)
     jobs.release(running)
+    assert str(tmp_path) not in (host.connect or ""), "another srun in front on PATH is no other place"
     lines = (tmp_path / "log").read_text().splitlines()
     assert lines[0].startswith("sbatch SBATCH_CLUSTERS SLURM_CONF --parsable")
     assert {line.split(" --")[0] for line in lines[1:]} == {

@@ -34,7 +34,7 @@ from tfcluster.client.rpc.parallel import (
     warn,
 )
 from tfcluster.core.forwarding import Certificate
-from tfcluster.core.hosts import THIS_MACHINE, Host
+from tfcluster.core.hosts import THIS_MACHINE, Host, is_same_place
 from tfcluster.core.plan import (
     ActionKind,
     PlannedAction,
@@ -278,7 +278,7 @@ def _registered_hosts(topology: ClusterTopology) -> tuple[Host, ...]:
     desired = {host.name: host for host in topology.hosts}
     for host in hosts:
         new = desired.get(host.name, host)
-        if (new.way, new.state) != (host.way, host.state):
+        if not is_same_place(new, host):
             raise usage_error(
                 f"cluster {topology.cluster!r} is up on host {host.name}, but this spec has a different place for that "
                 f"host: {new.way}, state {new.state} (the running cluster has {host.way}, state {host.state})",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import field
+from pathlib import PurePath
 from typing import Any
 
 from tfcluster import settings
@@ -62,6 +64,34 @@ class Host:
     def interpreter(self) -> str:
         """Return the Python interpreter to run on the host."""
         return self.python or "python3"
+
+
+def is_same_place(one: Host, other: Host) -> bool:
+    """Return whether two hosts are reached in the same way, and have the same state folder.
+
+    A program that one of them names by its absolute path is the one that the other leaves to PATH: another version of
+    it, or the same one in another folder, leads to the same machine.
+    """
+    if one.connect is None or other.connect is None:
+        return (one.way, one.state) == (other.way, other.state)
+    words, others = shlex.split(one.connect), shlex.split(other.connect)
+    if one.state != other.state or len(words) != len(others):
+        return False
+    programs = _program_positions(words)
+    return all(
+        word == counterpart or (position in programs and _is_same_program(word, counterpart))
+        for position, (word, counterpart) in enumerate(zip(words, others, strict=True))
+    )
+
+
+def _program_positions(words: list[str]) -> tuple[int, ...]:
+    """Return where a command line names programs: first, and after the line of a shell, which executes it as $0."""
+    return (0, 3) if words[1:2] == ["-c"] else (0,)
+
+
+def _is_same_program(one: str, other: str) -> bool:
+    names = {one, other}
+    return any(each.startswith("/") and PurePath(each).name in names for each in names)
 
 
 #: The only host of a cluster whose spec names no hosts. Only this machine connects, and can connect, to its tasks.

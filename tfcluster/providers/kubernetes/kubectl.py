@@ -244,7 +244,7 @@ def place(topology: ClusterTopology, pods: PodSet, image: str) -> ClusterTopolog
 
 
 def _connect(pods: PodSet, host: str) -> str:
-    words = [_program(), *_options(pods), "exec", "-i"]
+    words = ["kubectl", *_options(pods), "exec", "-i"]  # found on PATH: the place of a host outlives an upgrade
     return f"{shlex.join(words)} {{terminal:-t}} {pods.pod(host)} -c {CONTAINER} --"
 
 

@@ -393,7 +393,7 @@ def _node_count(topology: ClusterTopology) -> int:
 def _connect(job: SlurmJob, node: str) -> str:
     """Return the `connect:` of a node: a step beside the one that holds it, which lasts as long as a command."""
     words = [
-        *("/bin/sh", "-c", f'{_UNSET}; exec "$0" "$@"', _program("srun"), "--quiet", f"--jobid={job.id}"),
+        *("/bin/sh", "-c", f'{_UNSET}; exec "$0" "$@"', "srun", "--quiet", f"--jobid={job.id}"),
         *(*_in_cluster(job), f"--nodelist={node}", "--nodes=1", "--ntasks=1"),
         *("--overlap", "--unbuffered", "--mem=0", "--cpu-bind=none", _export()),
         *([] if job.cpus is None else [f"--cpus-per-task={job.cpus}"]),
