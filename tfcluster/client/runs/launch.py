@@ -19,6 +19,7 @@ from tfcluster.client.down import take_down
 from tfcluster.client.resolve import find_cluster
 from tfcluster.client.rpc.agent_client import AgentDisconnectedError
 from tfcluster.client.rpc.parallel import combine_errors, map_hosts, warn
+from tfcluster.client.runs.lost_state import naming_empty_head
 from tfcluster.client.runs.runs import Event, keep_leases_alive
 from tfcluster.client.runs.submission import RunSubmission
 from tfcluster.client.up import PlanConflictError, apply, plan_up
@@ -46,7 +47,8 @@ def launch(submission: RunSubmission, cluster: Cluster) -> Generator[Event, None
     # A script from a pipe can be read only once.
     if submission.upload is None and (note := _describe_own_config(submission.options.parameters)):
         warn(note)
-    _send_code(submission, cluster)
+    with naming_empty_head(cluster):
+        _send_code(submission, cluster)
     run, has_begun, lost = "", False, _LostHosts(submission, cluster)
     with contextlib.closing(submission.events(cluster)) as events:
         try:

@@ -20,6 +20,7 @@ from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.rpc.parallel import warn
 from tfcluster.client.runs.interrupts import GracefulInterrupt, ScriptTerminal, terminal_size
+from tfcluster.client.runs.lost_state import naming_empty_head
 from tfcluster.control_characters import escape_to_one_line
 from tfcluster.core.caller import Caller, OutputStreams
 from tfcluster.core.code import CodeLocation, digest_of
@@ -141,13 +142,17 @@ class RunSubmission:
             if is_script and not client.transport.is_remote:
                 caller = describe_caller(stack.enter_context(StdinServer()).name if has_terminal else None)
             elif is_script and self.upload is None:  # one from a pipe is uploaded
-                self.code_tree.send(client, lambda host, what: warn(f"sending to {host}: {what}"), self.show_sending)
+                with naming_empty_head(cluster):
+                    self.code_tree.send(
+                        client, lambda host, what: warn(f"sending to {host}: {what}"), self.show_sending
+                    )
                 code = self.code_tree.location
             request = self._request(caller, code, is_remote=client.transport.is_remote)
             interrupt = stack.enter_context(
                 GracefulInterrupt(cluster, ScriptTerminal(cluster) if passes_signals else None, is_script=is_script)
             )
-            response = client.stream(request, interrupt=interrupt)
+            with naming_empty_head(cluster):
+                response = client.stream(request, interrupt=interrupt)
             for event in self._events_of(request, response, cluster, interrupt):
                 result = event
                 yield event
@@ -186,7 +191,8 @@ class RunSubmission:
         # On this machine, closing the response before the result, for any reason, also cancels the run. On another
         # host the command has to cancel it explicitly, because there a closed connection may just be a lost one.
         with contextlib.closing(response):
-            first = next(response).record
+            with naming_empty_head(cluster):
+                first = next(response).record
             run = interrupt.run = str(first["run"])
             from tfcluster.client.runs.runs import follow  # imported while the run starts
 
