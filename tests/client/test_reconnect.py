@@ -19,7 +19,7 @@ from tfcluster.client.rpc.parallel import StreamContext
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.runs import launch
 from tfcluster.client.runs.runs import RunResponse, keep_leases_alive, read_records
-from tfcluster.errors import ClusterError
+from tfcluster.errors import ClusterError, ExitCode, usage_error
 from tfcluster.protocol.api import Request
 from tfcluster.protocol.api.cluster import StatusRequest, TopologyRequest
 from tfcluster.protocol.api.runs import EventRecord
@@ -83,6 +83,28 @@ def test_the_result_of_a_run_arrives_once_if_the_agent_dies_right_after_it() -> 
     records = read_records(client, RecordingContext(), lambda: cast(RunResponse, responses.pop(0)))
     assert [record["event"] for record in records] == ["started", "result"]
     assert len(responses) == 1, "the command does not ask again for what it has"
+
+
+class RefusingResponse(BrokenResponse):
+    """The response of an agent that does not know the run."""
+
+    def __next__(self) -> EventRecord:
+        raise usage_error("no run 'pi-1234'", "")
+
+
+def test_a_run_that_a_host_knows_no_more_is_lost_and_one_that_it_never_knew_is_not() -> None:
+    client = cast(AgentClient, SimpleNamespace(transport=SimpleNamespace(is_remote=True, host="alpha")))
+
+    def follow(*responses: BrokenResponse) -> ClusterError:
+        left = list(responses)
+        with pytest.raises(ClusterError) as caught:
+            list(read_records(client, RecordingContext(), lambda: cast(RunResponse, left.pop(0))))
+        return caught.value
+
+    lost = follow(BrokenResponse("run"), RefusingResponse(""))
+    assert lost.message == "host 'alpha' has come back without its state: the run is lost"
+    assert lost.exit_code is ExitCode.FAILED
+    assert follow(RefusingResponse("")).exit_code is ExitCode.USAGE
 
 
 class FakeCluster:

@@ -56,3 +56,18 @@ def test_run_says_as_status_does_that_the_leading_host_has_come_back_empty(pair:
     pair("up")
     assert pair.status()["state"] == "running"
     assert pair("run", "hello.py").stdout == "hello\n"
+
+
+def test_a_run_that_has_not_begun_is_lost_with_the_state_of_its_host(pair: Over) -> None:
+    (pair.folder / "hello.py").write_text("print('hello')")
+    pair("run", "hello.py")
+    (fork_server,) = pair.network.pids(" fork server")
+    os.kill(fork_server, signal.SIGSTOP)  # the agent accepts the next run, whose driver does not start
+    run = pair.start("run", "pi", "-o", "json")
+    assert '"event": "run"' in run.stdout.readline()
+    replace_host(pair, "alpha")
+    _, errors = run.communicate(timeout=120)
+    assert run.returncode == 1
+    assert "error: host 'alpha' has come back without its state: the run is lost" in errors
+    assert "hint: `tfcluster up` starts its tasks again; then type the command again." in errors
+    pair("up")

@@ -26,6 +26,14 @@ def naming_empty_head(cluster: Cluster) -> Iterator[None]:
         raise
 
 
+def lost_run(host: str) -> ClusterError:
+    """Return the error that a run was accepted by an agent on a host that knows it no more."""
+    return ClusterError(
+        f"host {host!r} has come back without its state: the run is lost",
+        hint="`tfcluster up` starts its tasks again; then type the command again.",
+    )
+
+
 def _runs_elsewhere(cluster: Cluster) -> bool:
     """Return whether the cluster is up on another host than that of the head task, and does not go down there."""
     from tfcluster.client.status import take_snapshot  # most runs can be started

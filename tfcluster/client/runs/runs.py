@@ -23,6 +23,7 @@ from tfcluster.client.rpc.parallel import (
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.runs.interrupts import GracefulInterrupt, InterruptibleContext
 from tfcluster.client.runs.locate import locate_run
+from tfcluster.client.runs.lost_state import lost_run
 from tfcluster.core.runs import find_run
 from tfcluster.core.text import summarize_list
 from tfcluster.core.topology import ClusterTopology
@@ -96,18 +97,25 @@ def follow(
 def read_records(client: AgentClient, context: StreamContext, attach: Callable[[], RunResponse]) -> Iterator[Event]:
     """Yield the events of a run, which continues while its agent is dead or its host cannot be reached.
 
-    `attach` follows it after the last event that has arrived.
+    `attach` follows it after the last event that has arrived. If the host has come back without its state, so that
+    nobody there knows the run any more, this raises a ClusterError.
     """
     reconnector: Reconnector[api.EventRecord, Done] = Reconnector(client, context, RetryPolicy(settings.STREAM_AGENTS))
-    has_result = False
-    for event in reconnector.events(attach, reap_agent=True):
-        if event is not None and event.record["event"] == api.ATTACHED:
-            continue
-        if event is not None:
-            has_result = event.record["event"] == "result"
-            yield event.record
-        elif has_result:  # the agent died before it completed the response: another would send the result again
-            return
+    has_result = is_known = False
+    try:
+        for event in reconnector.events(attach, reap_agent=True):
+            is_known = True
+            if event is not None and event.record["event"] == api.ATTACHED:
+                continue
+            if event is not None:
+                has_result = event.record["event"] == "result"
+                yield event.record
+            elif has_result:  # the agent died before it completed the response: another would send the result again
+                return
+    except ClusterError as error:
+        if is_known and error.exit_code is ExitCode.USAGE:
+            raise lost_run(client.transport.host) from None
+        raise
 
 
 def _complete_wait(cluster: Cluster, record: Event, *, with_logs: bool) -> Event:
