@@ -41,6 +41,7 @@ from tfcluster.client.preflight.preflight import (
 from tfcluster.client.up import print_warnings
 from tfcluster.core.forwarding import Certificate, CertificateFacts
 from tfcluster.core.hosts import Host, OtherAccounts
+from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.topology import PRIVATE, ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import authority_path
@@ -194,11 +195,15 @@ class FakeInspector(AgentInspector):
     ) -> None:
         self.addresses: list[str] = []
         self.answered: list[str] = []
+        self.is_changed = False  # since it was observed
         self._find_failures = find_failures
         self._sources = sources or {}
 
     def observe(self) -> Observation:
         return Observation(None)
+
+    def has_changed(self, observed: ObservedState | None) -> bool:
+        return self.is_changed
 
     def prepare(self, topology: ClusterTopology, *, listens: bool) -> Preparation:
         return Preparation(None, Allocation({}, {}), (), None)
@@ -407,6 +412,25 @@ def test_of_a_private_cluster_every_host_has_a_rule_for_its_firewall() -> None:
 
 _AWAY = HostPreflight(problems=[("reach", HostUnreachableError("alpha", "timed out"))])
 _LACKS = HostPreflight(problems=[("host", ClusterError("no TensorFlow", exit_code=ExitCode.USAGE))])
+
+
+def test_a_check_that_fails_while_another_command_changes_the_cluster_is_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or the checks of `doctor` would find a firewall where an `up` starts tasks."""
+    attempts: list[FakeInspector] = []
+
+    def observe(*arguments: object, **named: object) -> dict[str, HostPreflight]:
+        is_first = not attempts
+        attempts.append(
+            FakeInspector(lambda addresses: dict.fromkeys(addresses, "Connection refused") if is_first else {})
+        )
+        attempts[-1].is_changed = is_first
+        return preflights(dict.fromkeys(HOSTS, attempts[-1]))
+
+    monkeypatch.setattr("tfcluster.client.preflight.preflight.observe_hosts", observe)
+    results, code = check_hosts(TOPOLOGY)
+    assert (code, problems(results), len(attempts)) == (ExitCode.DONE, [], 2)
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,13 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import Command, Sandbox, wait_for
+from tests.end_to_end.test_ssh import over
 
 SPEC = "name: meet\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
 
@@ -47,6 +49,17 @@ def test_two_ups_at_once_make_one_cluster(sandbox: Sandbox) -> None:
     assert sandbox.status()["state"] == "running"
     titles = sorted(title for title in sandbox.processes().values() if ":" in title.removeprefix("tfcluster:"))
     assert titles == ["tfcluster: meet ps:0", "tfcluster: meet worker:0", "tfcluster: meet worker:1"]
+
+
+@pytest.mark.slow
+@pytest.mark.every_way
+def test_ups_at_once_on_several_hosts_make_one_cluster(needs_sshd: None, way: str, tmp_path: Path) -> None:
+    with over(tmp_path, "alpha", "beta", has_sshd=way == "ssh") as sandbox:
+        sandbox.spec(sandbox.text(("alpha", "beta"), "jobs: {ps: {tasks: 1}, worker: {tasks: 2}}\n"))
+        ups = [sandbox.start("up") for _ in range(2)]
+        outputs = [up.communicate(timeout=120) for up in ups]
+        assert [up.returncode for up in ups] == [0, 0], outputs
+        assert sandbox.status()["state"] == "running"
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Sandbox, lines_of, make_sandbox, read_until, wait_for
+from tests.conftest import Sandbox, lines_of, make_sandbox, mostly_slow, read_until, wait_for
 from tests.core.test_metrics import samples_of, value_of
 from tests.played import Played
 from tfcluster.client import cluster as cluster_module
@@ -380,6 +380,34 @@ def test_two_ups_at_once_leave_one_cluster(apart: Sandbox, monkeypatch: pytest.M
     topologies = [other.cluster.connect(host).call(TopologyRequest()) for host in ("alpha", "beta")]
     assert topologies[0] == topologies[1]
     assert topologies[0].addresses()["worker"][:1] == one.topology.addresses()["worker"][:1]
+
+
+# Waits for a file before it checks whether the hosts can connect to each other.
+_LATE = """
+def _wait(*arguments, check=check_connectivity):
+    import pathlib
+    path = pathlib.Path({path!r})
+    path.with_suffix(".reached").touch()
+    while not path.exists():
+        time.sleep(0.01)
+    return check(*arguments)
+check_connectivity = _wait
+"""
+
+
+@pytest.mark.parametrize("command", mostly_slow(["up", "doctor"], fast=["up"]))
+def test_a_check_that_another_up_overtakes_is_made_again(apart: Sandbox, command: str) -> None:
+    apart.spec(_SPEC)
+    path = apart.folder / "go"
+    late = apart.with_fault("tfcluster.client.preflight.preflight", _LATE.format(path=str(path)))
+    overtaken = apart.start(command, env=late)
+    wait_for(path.with_suffix(".reached").exists)
+    apart("up")  # its servers take the ports on which agents have answered the checks
+    path.touch()
+    output, errors = overtaken.communicate(timeout=120)
+    assert overtaken.returncode == 0, (output, errors)
+    assert "firewall" not in output + errors
+    assert "two is up already" in output or command == "doctor"
 
 
 def test_a_command_that_is_interrupted_while_it_follows_ends_at_once(two: Sandbox) -> None:

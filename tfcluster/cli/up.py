@@ -99,24 +99,24 @@ class ChangeOptions:
 def change_cluster(cluster: str, make_plan: Callable[..., UpPlan], options: ChangeOptions, began: float) -> None:
     """Make a plan, show it, ask for confirmation if data is lost, apply it, and wait until every task is ready.
 
-    If the cluster changes between planning and applying, this plans again. `make_plan` is `plan_up` or `plan_scale`; it
-    is called with `dry` and `progress`. `began` is the start of the command in monotonic seconds.
+    If another command changes the cluster before the plan is applied, this plans again. `make_plan` is `plan_up` or
+    `plan_scale`; it is called with `dry` and `progress`. `began` is the start of the command in monotonic seconds.
     """
     from tfcluster.client.preflight.preflight import close_inspectors
     from tfcluster.client.up import PlanConflictError
 
     for remaining_attempts in reversed(range(settings.PLANS_MAX)):
-        with preflight_progress(cluster, options.output) as progress:
-            plan = make_plan(dry=options.dry_run, progress=progress)
-        _show_plan(plan, options)
-        if options.dry_run:
-            return
         try:
-            _confirm_losses(cluster, plan.actions, options)
-        except BaseException:
-            close_inspectors(plan.hosts)
-            raise
-        try:
+            with preflight_progress(cluster, options.output) as progress:
+                plan = make_plan(dry=options.dry_run, progress=progress)
+            _show_plan(plan, options)
+            if options.dry_run:
+                return
+            try:
+                _confirm_losses(cluster, plan.actions, options)
+            except BaseException:
+                close_inspectors(plan.hosts)
+                raise
             _carry_out(plan, options, began)
             return
         except PlanConflictError:

@@ -19,6 +19,7 @@ from tfcluster.client.preflight.preflight import (
     Progress,
     abort,
     close_inspectors,
+    find_changed_hosts,
     hosts_without_certificate,
     observe_hosts,
     run_preflight,
@@ -207,6 +208,8 @@ def _plan(
     is_local = all_hosts.is_local
     _print_results("", unexamined)
     if (error := to_error(results, is_local=is_local)) is not None:
+        if changed := find_changed_hosts(preflight.hosts):
+            raise PlanConflictError(cluster.name, f"another command changes it on {summarize_list(changed)}")
         raise error
     print_warnings(results, preflight.hosts, is_local=is_local, shown=None if dry else cluster.name)
     topology, observed = preflight.desired, preflight.observed
@@ -307,7 +310,13 @@ def _plan_actions(
 
 
 class PlanConflictError(ClusterError):
-    """The cluster has changed since the plan was made, and this host has not carried it out: plan again."""
+    """The cluster has changed since the plan was made, or while it was made, and nothing was done: plan again."""
+
+    def __init__(self, cluster: str, change: str) -> None:
+        super().__init__(
+            f"cluster {cluster!r} has changed since the plan was made ({change}): nothing was done",
+            hint="Run the command again: it plans from the current state.",
+        )
 
 
 def apply(plan: UpPlan, *, accept_any_loss: bool, show_status: Callable[[ClusterStatus], None]) -> None:
@@ -422,10 +431,7 @@ def _apply_on_host(
                 ) from None
             raise
     if conflict is not None:
-        raise PlanConflictError(
-            f"cluster {plan.topology.cluster!r} has changed since the plan was made ({conflict}): nothing was done",
-            hint="Run the command again: it plans from the current state.",
-        )
+        raise PlanConflictError(plan.topology.cluster, conflict)
 
 
 def _stop_removed_hosts(plan: UpPlan) -> list[Host]:

@@ -63,6 +63,14 @@ class AgentInspector:
         # An agent may exit or die just as the request arrives.
         return reconnector.connect(lambda: self._request(ObserveRequest()).result())
 
+    def has_changed(self, observed: ObservedState | None) -> bool:
+        """Return whether the state of the host is another one than was observed, as far as its agent answers."""
+        with contextlib.suppress(ClusterError):
+            with contextlib.closing(self._client.stream(ObserveRequest(), dry=self._dry)) as response:
+                now = response.result().observed
+            return (now.revision if now else None) != (observed.revision if observed else None)
+        return False
+
     def prepare(self, topology: ClusterTopology, *, listens: bool) -> Preparation:
         """Check the host for a topology; with `listens`, its allocated ports answer connections until `close`."""
         return next(self._request(PrepareRequest(topology, listens)))

@@ -122,6 +122,21 @@ def _add_preparation(result: HostPreflight, preparation: Preparation) -> None:
         failed.append((failure.check, failure.error))
 
 
+def find_changed_hosts(hosts: Mapping[str, HostPreflight]) -> list[str]:
+    """Return the hosts whose state has changed since they were observed, because of another command.
+
+    A check that fails then says nothing of the host: when tasks start there, for example, the agent no longer answers
+    those who check whether they can connect to it.
+    """
+
+    def has_changed(host: str) -> bool:
+        inspector = hosts[host].inspector
+        return inspector is not None and inspector.has_changed(hosts[host].observed)
+
+    replies, _ = map_hosts(hosts, has_changed, settings.HOST_TIMEOUT_SECONDS)
+    return [host for host, changed in replies.items() if changed]
+
+
 def close_inspectors(hosts: Mapping[str, HostPreflight]) -> None:
     """End what was started on the hosts for the preflight; agents that have got a cluster since keep running."""
     inspectors = {host: each.inspector for host, each in hosts.items() if each.inspector is not None}
@@ -189,11 +204,16 @@ def check_hosts(topology: ClusterTopology, progress: Progress | None = None) -> 
     examined so far, if there are several.
     """
     cluster = cluster_of(topology)
-    hosts = observe_hosts(cluster, dry=True, progress=progress)
-    try:
-        preflight = run_preflight(cluster, hosts, lambda observed: topology)
-    finally:
-        abort(cluster, hosts)
+    for remaining_attempts in reversed(range(settings.PLANS_MAX)):
+        hosts = observe_hosts(cluster, dry=True, progress=progress)
+        try:
+            preflight = run_preflight(cluster, hosts, lambda observed: topology)
+            has_failed = any(result.severity is Severity.ERROR for result in preflight.results)
+            is_outdated = has_failed and bool(find_changed_hosts(hosts))
+        finally:
+            abort(cluster, hosts)
+        if not (is_outdated and remaining_attempts):
+            break
     results = [*preflight.results, *firewall_rules(preflight.desired)]
     order = {host: number for number, host in enumerate(hosts)}
     results.sort(key=lambda result: order.get(result.host, len(order)))
