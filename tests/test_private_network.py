@@ -77,7 +77,7 @@ def test_a_switch_that_is_off_is_named(switch: str) -> None:
 
     found = in_child(work)
     assert f"the switch {switch} is 0" in found
-    assert f"`sudo sysctl -w {switch}=15000`" in found
+    assert f"`sysctl -w {switch}=15000`" in found
     assert "`network: closed`" in found
     assert "`network: open`" in found
 

@@ -128,7 +128,7 @@ def explain_failure(number: int) -> ClusterError:
     for name, forbidding, allowing in _SWITCHES:
         with suppress(OSError):
             if Path("/proc/sys", *name.split(".")).read_text().strip() == forbidding:
-                hint = f"An administrator of the machine allows it by `sudo sysctl -w {name}={allowing}`."
+                hint = f"The root user of the machine, not of a container, allows it by `sysctl -w {name}={allowing}`."
                 return ClusterError(f"{what}: the switch {name} is {forbidding}", hint=f"{hint} {ALTERNATIVES}")
     if number == errno.ENOSPC:
         why = "the limit user.max_user_namespaces or user.max_net_namespaces is reached"

@@ -385,6 +385,34 @@ def test_one_port_of_each_host_that_is_not_up_is_to_answer() -> None:
     assert sorted(inspectors["h0"].answered) == ["10.0.0.101:2222", "10.0.0.102:2222"]
 
 
+def test_no_hint_for_a_host_that_connect_reaches_names_what_a_container_does_not_have() -> None:
+    hosts = tuple(
+        replace(host, tls_port=4433 + number, ssh=None, connect="enter {host}")
+        for number, host in enumerate(TOPOLOGY.hosts)
+    )
+    pods = replace(TOPOLOGY, hosts=hosts)
+    (refused,) = [
+        each
+        for each in connect_all(pods, lambda _, to: "refused" if to.startswith("10.0.0.3") else "")
+        if not each.is_ok
+    ]
+    assert refused.result.startswith("host 'gamma' cannot be reached from alpha, beta at 10.0.0.3:2223 (worker:1)")
+    assert "a network policy is probably blocking the connection: allow TCP from 10.0.0.1, 10.0.0.2" in refused.hint
+    assert "to its port 2223 (" in refused.hint
+    (cut,) = [
+        each for each in connect_all(pods, lambda source, _: "lost" if source == "gamma" else "") if not each.is_ok
+    ]
+    assert cut.result == "host 'gamma' reaches none of the hosts that it tried (2): lost"
+    assert "a network policy between gamma and alpha" in cut.hint
+    (_, note, _) = firewall_rules(replace(pods, network=PRIVATE))
+    assert "allow TCP from 10.0.0.1, 10.0.0.3 to its port 4434 (" in note.hint
+    late = HostPreflight(HostReport("beta", python="python3", clock_offset=900.0))
+    (clock,) = check_clock("beta", late, pods)
+    assert not any(word in each.hint for each in (refused, cut, note, clock) for word in ("sudo", "iptables"))
+    (clock,) = check_clock("beta", late, TOPOLOGY)
+    assert "sudo timedatectl" in clock.hint
+
+
 def test_if_large_packets_are_lost_the_mtu_is_to_be_compared() -> None:
     results = connect_all(cluster_with(4), lambda source, _: LARGE_PACKETS_LOST if source == "h3" else "")
     (problem,) = [result for result in results if not result.is_ok]

@@ -271,7 +271,7 @@ report([device_of(listener), failed, reasons])
     assert run(body, refusal) == ["lo", [-1, -1], []]
 
 
-_BY_YAMA = "`sudo sysctl -w kernel.yama.ptrace_scope=1` allows it."
+_BY_YAMA = "`sysctl -w kernel.yama.ptrace_scope=1`, typed by the machine's root user, allows it."
 
 
 @pytest.mark.parametrize(

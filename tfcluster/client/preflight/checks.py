@@ -224,6 +224,8 @@ def check_clock(host: str, preflight: HostPreflight, topology: ClusterTopology) 
     side = "ahead of" if offset > 0 else "behind"
     problem = f"its clock is {abs(offset):.0f} s {side} this machine's, and so are the times of its logs and events"
     hint = "`sudo timedatectl set-ntp true` synchronizes it with a time server."
+    if any(each.name == host and each.connect is not None for each in topology.hosts):
+        hint = "Synchronize it with a time server; a container has the clock of the machine that runs it."
     yield CheckResult(host, "clock", Severity.WARNING, problem, hint)
 
 

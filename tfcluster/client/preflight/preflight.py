@@ -24,6 +24,7 @@ from tfcluster.client.preflight.checks import (
 )
 from tfcluster.client.rpc.parallel import map_hosts, starting_host
 from tfcluster.core.forwarding import forwarders_of, needs_forwarders, with_unique_ports
+from tfcluster.core.hosts import Host
 from tfcluster.core.reconcile import ObservedState, merge_observed, merge_with_observed
 from tfcluster.core.text import pluralize, summarize_list
 from tfcluster.core.topology import ClusterTopology, join_address
@@ -270,12 +271,12 @@ def check_connectivity(
     replies, errors = map_hosts(tried, connect, settings.CONNECTIVITY_REPLY_SECONDS)
     failures = {host: reply.failures for host, reply in replies.items()}
     sources = {host: sorted({*reply.sources.values()}) for host, reply in replies.items() if reply.sources}
-    addresses = {host: cluster.hosts[host].address for host in ports}
+    checked = {host: each for host, each in cluster.hosts.items() if host in ports}
     passed = [host for host in replies if not failures[host] and host not in sources]
     return [
         *(failed_check(host, "network", error) for host, error in errors.items()),
-        *summarize_failures({host: tried[host] for host in replies}, failures, addresses),
-        *(_comes_from_elsewhere(host, addresses[host], seen) for host, seen in sources.items()),
+        *summarize_failures({host: tried[host] for host in replies}, failures, checked),
+        *(_comes_from_elsewhere(host, checked[host].address, seen) for host, seen in sources.items()),
         *(_reaches_all(host, tried[host], len(ports) - 1) for host in passed),
     ]
 
@@ -303,7 +304,7 @@ class _Failure:
 
 
 def summarize_failures(
-    tried: Mapping[str, Sequence[Port]], failures: Mapping[str, Mapping[str, str]], addresses: Mapping[str, str]
+    tried: Mapping[str, Sequence[Port]], failures: Mapping[str, Mapping[str, str]], hosts: Mapping[str, Host]
 ) -> Iterator[CheckResult]:
     """Yield the failed connections, grouped by a host and the reason, the largest groups first.
 
@@ -312,7 +313,7 @@ def summarize_failures(
     Args:
         tried: The ports that each host tried to connect to.
         failures: By host, the reason of each failed connection by its address.
-        addresses: The address of each host.
+        hosts: Each host that tried, or was tried, by its name.
     """
     groups: dict[tuple[bool, str, str], list[_Failure]] = {}  # by whether the host is the one that connected
     reached = set()
@@ -332,11 +333,13 @@ def summarize_failures(
         reported.update(left)
         is_source, host, _ = key
         if left and is_source:
-            yield _cannot_reach(left, 0 if len(groups[key]) < len(tried[host]) else sizes[key])
+            yield _cannot_reach(left, 0 if len(groups[key]) < len(tried[host]) else sizes[key], hosts[host])
         elif left:
             # If nobody reached the host, the rule is for all others, those that have not tried included.
-            sources = {each.source for each in left} if host in reached else addresses.keys() - {host}
-            yield _cannot_be_reached(left, [address for name, address in addresses.items() if name in sources])
+            sources = {each.source for each in left} if host in reached else hosts.keys() - {host}
+            yield _cannot_be_reached(
+                left, [each.address for name, each in hosts.items() if name in sources], hosts[host]
+            )
 
 
 def _comes_from_elsewhere(host: str, address: str, seen: Sequence[str]) -> CheckResult:
@@ -359,39 +362,38 @@ def _compare_mtu(hosts: Iterable[str]) -> str:
     )
 
 
-def _cannot_be_reached(failures: Sequence[_Failure], allowed: Sequence[str]) -> CheckResult:
+def _cannot_be_reached(failures: Sequence[_Failure], allowed: Sequence[str], target: Host) -> CheckResult:
     sources = summarize_list(list(dict.fromkeys(each.source for each in failures)))
     ports = list(dict.fromkeys(each.port for each in failures))
     places = summarize_list([f"{port.address} ({port.what})" for port in ports])
-    rules = ", ".join(_rules(allowed, [port.number for port in ports]))
-    host = ports[0].host
-    return CheckResult(
-        host,
-        "network",
-        Severity.ERROR,
-        f"host {host!r} cannot be reached from {sources} at {places}: {failures[0].reason}",
-        _compare_mtu([host, *(each.source for each in failures)])
-        if failures[0].reason == LARGE_PACKETS_LOST
-        else f"A firewall is probably blocking the connection, perhaps the one on {host}. "
-        f"To allow it, run there: {rules} ({ports[0].advice}).",
-    )
+    numbers = [port.number for port in ports]
+    if failures[0].reason == LARGE_PACKETS_LOST:
+        hint = _compare_mtu([target.name, *(each.source for each in failures)])
+    elif target.connect is None:
+        rules = ", ".join(_rules(allowed, numbers))
+        hint = f"A firewall is probably blocking the connection, perhaps the one on {target.name}. "
+        hint += f"To allow it, run there: {rules} ({ports[0].advice})."
+    else:
+        hint = "A firewall or a network policy is probably blocking the connection: "
+        hint += f"{_describe_rule(allowed, numbers)} ({ports[0].advice})."
+    message = f"host {target.name!r} cannot be reached from {sources} at {places}: {failures[0].reason}"
+    return CheckResult(target.name, "network", Severity.ERROR, message, hint)
 
 
-def _cannot_reach(failures: Sequence[_Failure], tried: int) -> CheckResult:
+def _cannot_reach(failures: Sequence[_Failure], tried: int, source: Host) -> CheckResult:
     """Return the result for a host that connects to none of the hosts that it tried; to some, if `tried` is 0."""
-    host, port = failures[0].source, failures[0].port
+    port = failures[0].port
     targets = summarize_list(list(dict.fromkeys(each.port.host for each in failures)))
     what = f"reaches none of the hosts that it tried ({tried})" if tried else f"cannot reach {targets}"
-    return CheckResult(
-        host,
-        "network",
-        Severity.ERROR,
-        f"host {host!r} {what}: {failures[0].reason}",
-        _compare_mtu([host, *(each.port.host for each in failures)])
-        if failures[0].reason == LARGE_PACKETS_LOST
-        else f"There, `ip route get {port.address.rpartition(':')[0].strip('[]')}` shows the route to {port.host}, "
-        "`sudo iptables -S OUTPUT` its own firewall.",
-    )
+    if failures[0].reason == LARGE_PACKETS_LOST:
+        hint = _compare_mtu([source.name, *(each.port.host for each in failures)])
+    elif source.connect is None:
+        hint = f"There, `ip route get {port.address.rpartition(':')[0].strip('[]')}` shows the route to {port.host}, "
+        hint += "`sudo iptables -S OUTPUT` its own firewall."
+    else:
+        hint = f"Look for a firewall or a network policy between {source.name} and {port.host}, and at the route."
+    message = f"host {source.name!r} {what}: {failures[0].reason}"
+    return CheckResult(source.name, "network", Severity.ERROR, message, hint)
 
 
 def _reaches_all(host: str, ports: Sequence[Port], others: int) -> CheckResult:
@@ -404,10 +406,15 @@ def _reaches_all(host: str, ports: Sequence[Port], others: int) -> CheckResult:
 def firewall_rules(topology: ClusterTopology) -> list[CheckResult]:
     """Return a note on each host of a private cluster that says which rule its firewall needs."""
     results = []
+    hosts = {host.name: host for host in topology.hosts}
     for host, own in forwarders_of(topology).items():
-        rules = ", ".join(_rules([each.address for each in topology.hosts if each.name != host], [own.port]))
+        others = [each.address for name, each in hosts.items() if name != host]
         text = f"the other hosts connect to its port {own.port} alone"
-        hint = f"If it has a firewall: {rules} ({_private_advice(own.port)})."
+        if hosts[host].connect is None:
+            hint = f"If it has a firewall: {', '.join(_rules(others, [own.port]))} ({_private_advice(own.port)})."
+        else:
+            rule = _describe_rule(others, [own.port])
+            hint = f"If a firewall or a network policy protects it: {rule} ({_private_advice(own.port)})."
         results.append(CheckResult(host, "firewall", Severity.NOTE, text, hint))
     return results
 
@@ -428,15 +435,25 @@ def _private_advice(port: int) -> str:
     return f"with `tls_port: {port}` for the host in the spec, the rule applies to the next `up` too"
 
 
-def _rules(sources: Sequence[str], ports: Iterable[int]) -> list[str]:
-    """Return the rules that open ports to hosts, one for each range of successive ports."""
+def _ranges(ports: Iterable[int], between: str) -> list[str]:
+    """Return the ranges of successive ports."""
     ranges = []
     for _, group in groupby(enumerate(sorted(set(ports))), lambda place: place[1] - place[0]):
         numbers = [port for _, port in group]
-        ranges.append(f"{numbers[0]}:{numbers[-1]}" if len(numbers) > 1 else f"{numbers[0]}")
+        ranges.append(f"{numbers[0]}{between}{numbers[-1]}" if len(numbers) > 1 else f"{numbers[0]}")
+    return ranges
+
+
+def _describe_rule(sources: Sequence[str], ports: Iterable[int]) -> str:
+    """Return what to allow for a host that may be a container, which has no firewall of its own."""
+    return f"allow TCP from {', '.join(sources)} to its port {', '.join(_ranges(ports, '-'))}"
+
+
+def _rules(sources: Sequence[str], ports: Sequence[int]) -> list[str]:
+    """Return the rules that open ports to hosts, one for each range of successive ports."""
     return [
         f"`sudo {program} -I INPUT -p tcp -s {','.join(addresses)} --dport {each} -j ACCEPT`"
         for program, is_ipv6 in (("iptables", False), ("ip6tables", True))
         if (addresses := [source for source in sources if (":" in source) is is_ipv6])
-        for each in ranges
+        for each in _ranges(ports, ":")
     ]

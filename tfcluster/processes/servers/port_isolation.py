@@ -331,7 +331,7 @@ def _explain_refusal(number: int) -> PortIsolationError:
         why, remedy = "kernel.yama.ptrace_scope is 3 until the next boot of the machine", "Until then,"
     elif scope == "2" and os.geteuid() != 0:
         why = "kernel.yama.ptrace_scope is 2"
-        remedy = "`sudo sysctl -w kernel.yama.ptrace_scope=1` allows it. Or"
+        remedy = "`sysctl -w kernel.yama.ptrace_scope=1`, typed by the machine's root user, allows it. Or"
     else:
         why = "pidfd_getfd() is not permitted"
     return PortIsolationError(
