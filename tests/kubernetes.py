@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ _FORBIDDEN = (
 def read(folder: Path) -> Json:
     """Return the state: `objects` and `pods` by name, and what tests set.
 
-    That is: rights that are `forbidden`; `states` of pods that do not start, by name; a `quota` of pods; `events`.
+    That is: rights that are `forbidden`; `states` of pods that do not start, by name; a `quota` of pods; `events`; the
+    `error` of all commands but `config` and `exec`.
     """
     path = folder / "state.json"
     return {**_EMPTY, **json.loads(path.read_text())} if path.exists() else json.loads(json.dumps(_EMPTY))
@@ -123,6 +125,8 @@ class Kubectl:
         if "exec" in self._words:
             self._exec()
         with changing(self._folder) as self._state:
+            if "config" not in self._words and self._state.get("error"):
+                sys.exit(self._state["error"])
             printed: str = getattr(self, f"_{self._words[0]}")(*self._words[1:])
             control(self._folder, self._state)
         return printed
@@ -166,13 +170,24 @@ class Kubectl:
         objects |= {f"{each['kind']}/{each['metadata']['name']}": each for each in applied}
         return ""
 
-    def _get(self, kinds: str, *names: str) -> str:
+    def _get(self, kinds: str = "", *names: str) -> str:
+        if "raw" in self._options:
+            kind, name = self._options["raw"].rsplit("/", 2)[1:]
+            found = self._find(kind)
+            if not any(each["metadata"]["name"] == name for each in found):
+                sys.exit(f'Error from server (NotFound): {kind}.apps "{name}" not found')
+            return json.dumps(found[0])
         if kinds == "namespace":
             return names[0] if names[0] == _NAMESPACE else sys.exit(f'(NotFound): namespaces "{names[0]}" not found')
         if kinds == "events":
             return json.dumps({"items": self._state.get("events", [])})
         pods = [self._show_pod(name) for name in self._state["pods"]] if kinds == "pods" else []
         found = [each for each in (*pods, *self._find(kinds)) if self._is_selected(each, names)]
+        if self._options["output"] == "name":
+            groups = {"StatefulSet": ".apps", "NetworkPolicy": ".networking.k8s.io"}
+            return "\n".join(
+                f"{each['kind'].lower()}{groups.get(each['kind'], '')}/{each['metadata']['name']}" for each in found
+            )
         shown = [each | _status(each) if each["kind"] == "StatefulSet" else each for each in found]
         return "".join(map(json.dumps, shown)) if names else json.dumps({"items": shown})
 
@@ -189,8 +204,9 @@ class Kubectl:
         pod = self._state["pods"][name]
         metadata = {
             "name": name,
+            "uid": pod["address"],
             "labels": pod["labels"],
-            **({"deletionTimestamp": "now"} if pod["is_deleted"] else {}),
+            **(pod.setdefault("deletion", self._deletion(pod)) if pod["is_deleted"] else {}),
         }
         status: Json = {"phase": "Pending"}
         if name in self._state["states"]:
@@ -198,9 +214,20 @@ class Kubectl:
         elif pod["exit_code"] is not None:
             status = {"phase": "Failed" if pod["exit_code"] else "Succeeded"}
         elif pod["pid"] is not None:
-            container = {"state": {"running": {}}, "ready": pod["is_ready"], "restartCount": pod["restarts"]}
+            container = {
+                "name": "tfcluster",
+                "state": {"running": {}},
+                "ready": pod["is_ready"],
+                "restartCount": pod["restarts"],
+            }
             status = {"phase": "Running", "containerStatuses": [container]}
         return {"kind": "Pod", "metadata": metadata, "status": status}
+
+    def _deletion(self, pod: Json) -> Json:
+        """Return what a pod that is deleted has in its metadata: when its grace period ends, and how long it is."""
+        grace = pod["spec"].get("terminationGracePeriodSeconds", 30)
+        end = datetime.now(UTC) + timedelta(seconds=grace)
+        return {"deletionTimestamp": f"{end:%Y-%m-%dT%H:%M:%SZ}", "deletionGracePeriodSeconds": grace}
 
     def _delete(self, kinds: str, *names: str) -> str:
         if kinds == "pods":

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 
 from tfcluster.cli.main import cli
 from tfcluster.client.cluster import Cluster, record_spec, recorded_spec, register, unregister
+from tfcluster.client.down import clusters_to_stop
 from tfcluster.client.resolve import check_source, find_cluster, resolve_cluster
 from tfcluster.connection import ClusterConnection
 from tfcluster.core.hosts import Host
@@ -101,6 +102,24 @@ def test_a_folder_of_the_same_name_has_another_cluster(nowhere: Path, monkeypatc
     assert caught.value.exit_code is ExitCode.NOT_RUNNING
     own_spec(nowhere / "b" / "lab", "lab")
     assert resolve_cluster(None).name == "lab", "the file names it, as -c would"
+
+
+def test_down_stops_the_cluster_of_a_spec_wherever_it_is(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bring_up("one", "two")
+    own_spec(nowhere, "three")
+    spec = nowhere / "other.yaml"
+    spec.write_text("name: two\njobs: {worker: {tasks: 1}}\n")
+    monkeypatch.setenv("TFCLUSTER_CLUSTER", "one")
+    assert [each.name for each in clusters_to_stop(None, False, spec)] == ["two"]
+    arguments = ["down", "other.yaml"]
+    for more in (["-c", "one"], ["--all"]):
+        error = CliRunner().invoke(cli, [*arguments, *more]).exception
+        assert isinstance(error, ClusterError)
+        assert error.message == "give one of SPEC, -c and --all"
+    error = CliRunner().invoke(cli, ["down", "two"]).exception
+    assert isinstance(error, ClusterError)
+    assert (error.message, error.exit_code) == ("there is no file 'two'", ExitCode.USAGE)
+    assert "`-c two`" in error.hint
 
 
 def test_after_a_rename_the_old_cluster_is_named(nowhere: Path, capsys: pytest.CaptureFixture[str]) -> None:

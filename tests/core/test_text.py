@@ -79,6 +79,7 @@ def test_the_first_line_that_says_something(message: str, summary: str) -> None:
         ("`tfcluster logs x-1`, `tfcluster stack x-1`", "`tfcluster logs -c demo x-1`, `tfcluster stack -c demo x-1`"),
         ("`tfcluster exec --on beta -- COMMAND` runs it", "`tfcluster exec -c demo --on beta -- COMMAND` runs it"),
         ("`tfcluster down -c other` or `tfcluster down --all`", "`tfcluster down -c other` or `tfcluster down --all`"),
+        ("`tfcluster down x.yaml` or `tfcluster down`", "`tfcluster down x.yaml` or `tfcluster down -c demo`"),
         ("`tfcluster doctor` checks it", "`tfcluster doctor 'a b.yaml'` checks it"),
         ("`tfcluster doctor --print-systemd`", "`tfcluster doctor 'a b.yaml' --print-systemd`"),
         ("`tfcluster up SPEC` gives it again", "`tfcluster up 'a b.yaml'` gives it again"),

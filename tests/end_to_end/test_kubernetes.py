@@ -299,7 +299,8 @@ def test_what_a_person_must_act_on_is_named_before_anything_is_applied(pods: Pod
 
 def waiting(reason: str, message: str) -> dict[str, Any]:
     """The status of a pod whose container waits."""
-    return {"containerStatuses": [{"state": {"waiting": {"reason": reason, "message": message}}}]}
+    state = {"waiting": {"reason": reason, "message": message}}
+    return {"containerStatuses": [{"name": "tfcluster", "state": state}]}
 
 
 @pytest.mark.slow
@@ -364,7 +365,7 @@ def test_a_container_that_crashes_ends_the_wait(pods: Pods) -> None:
     pods.change(states={"train-1": waiting("CrashLoopBackOff", "back-off 10s restarting failed container")})
     failed = pods.sandbox("up", pods.sandbox.spec(text(2)), code=1)
     assert "pod train-1: CrashLoopBackOff: back-off 10s restarting failed container" in failed.stderr
-    assert "kubectl logs train-1 --previous" in failed.stderr
+    assert "kubectl --context=prod logs train-1 -n ml -c tfcluster --previous" in failed.stderr
 
 
 @pytest.mark.slow
@@ -406,6 +407,28 @@ def test_a_launch_touches_no_pods_of_another_one(pods: Pods) -> None:
     assert [*pods.state()["objects"]] == ["StatefulSet/train"]
 
 
+@pytest.mark.slow
+def test_down_without_access_stops_nothing(pods: Pods) -> None:
+    sandbox = pods.sandbox
+    sandbox("up", sandbox.spec(text(2)))
+    run = sandbox.start("run", sandbox.spec("import time\nprint('started', flush=True)\ntime.sleep(600)\n", "wait.py"))
+    read_until(run.stdout, "started")
+    unauthorized = "You must be logged in to the server (Unauthorized)"
+    pods.change(error=f"error: {unauthorized}")
+    failed = sandbox("down", "--yes", code=5)
+    assert f"error: nothing was stopped: kubectl failed: {unauthorized}\n" in failed.stderr
+    assert "`kubectl --context=prod auth whoami` shows whether your login is still valid" in failed.stderr
+    pods.change(error="", forbidden=[["delete", "statefulsets"]])
+    failed = sandbox("down", "--yes", code=1)
+    assert "no right in namespace 'ml' to delete statefulsets.apps: nothing was stopped" in failed.stderr
+    assert sandbox.status()["state"] == "running"
+    assert [each["state"] for each in sandbox.json("runs")] == ["running"]
+    pods.change(forbidden=[])
+    sandbox("down", "--yes")
+    run.communicate(timeout=90)
+    assert pods.state()["objects"] == {}
+
+
 def test_a_machine_that_has_not_started_the_pods_says_how_to_delete_them(pods: Pods) -> None:
     sandbox = pods.sandbox
     sandbox.spec(text(2))
@@ -413,8 +436,40 @@ def test_a_machine_that_has_not_started_the_pods_says_how_to_delete_them(pods: P
     assert "cluster 'train' was not started from this machine, which knows of no pods of it" in unknown.stderr
     assert "`tfcluster up` makes its pods, or continues with those that exist" in unknown.stderr
     pods.change(objects={f"Service/{name}": foreign_object("Service", name, {}) for name in ("train", "other")})
-    command = unknown.stderr.partition("To delete them at once: `kubectl ")[2].partition("`")[0]
+    assert "To delete them at once: `tfcluster down cluster.yaml`, or `kubectl " in unknown.stderr
+    command = unknown.stderr.partition("cluster.yaml`, or `kubectl ")[2].partition("`")[0]
     pods.kubectl(*shlex.split(command))
+    assert [*pods.state()["objects"]] == ["Service/other"]
+    pods.change(objects={})
+
+
+def test_down_of_a_spec_deletes_pods_of_another_machine_after_a_question(pods: Pods) -> None:
+    sandbox = pods.sandbox
+    spec = sandbox.spec(text(2), "pods.yaml")
+    none = sandbox("down", spec, "--yes", code=3)
+    assert "cluster 'train' is not running: namespace 'ml' in context 'prod' has nothing of it" in none.stderr
+    found = {f"Service/{name}": foreign_object("Service", name, {}) for name in ("train", "other")}
+    found["NetworkPolicy/train"] = foreign_object("NetworkPolicy", "train", {})
+    pods.change(objects=found)
+    unknown = sandbox("down", "-c", "train", code=3, cwd=Path("/")).stderr
+    assert "One that another machine has started is found with its file: `tfcluster down SPEC`." in unknown
+    what = (
+        "cluster 'train' was not started from here: service/train, networkpolicy/train in namespace 'ml' of context "
+        "'prod'; all that runs there would end: nothing was deleted"
+    )
+    refused = sandbox("down", spec, code=2)
+    assert what in refused.stderr
+    assert "add --yes to delete it" in refused.stderr
+    assert pods.state()["objects"] == found
+    assert "give one of SPEC, -c and --all" in sandbox("down", spec, "-c", "other", code=2).stderr
+    pods.change(forbidden=[["delete", "services"]])
+    assert "no right in namespace 'ml' to delete services" in sandbox("down", spec, "--yes", code=1).stderr
+    pods.change(forbidden=[])
+    deleted = sandbox("down", spec, "--yes", env={"TFCLUSTER_CLUSTER": "other"})
+    assert (
+        deleted.stdout
+        == "train is down: deleted service/train, networkpolicy/train in namespace 'ml' of context 'prod'\n"
+    )
     assert [*pods.state()["objects"]] == ["Service/other"]
     pods.change(objects={})
 

@@ -88,6 +88,20 @@ def test_pods_that_an_edit_replaces_are_asked_for_with_the_changes_of_tasks(
     assert done == ["apply", "replace_pods", "wait_until_running"]
 
 
+def test_a_slow_call_of_kubectl_is_shown(done: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+
+    def wait(*arguments: Any) -> None:
+        show = kubectl._show_call.get()
+        assert show is not None
+        show("waits")
+
+    monkeypatch.setattr(kubectl, "check", wait)
+    hosts.acquire_hosts(TOPOLOGY, REQUEST, shown.append, lambda changes: None)
+    assert shown == ["waits"]
+    assert kubectl._show_call.get() is None
+
+
 def test_what_another_edit_replaces_meanwhile_is_asked_for(done: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     register_pods()
     monkeypatch.setattr(kubectl, "find_outdated", lambda *arguments: [])

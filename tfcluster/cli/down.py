@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from tfcluster.cli.options import cluster_option, grace_option, host_timeout_option, named_in_command, output_option
-from tfcluster.cli.output import can_ask, confirm, echo, echo_json
-from tfcluster.errors import ClusterError
+from tfcluster.cli.hints import remember_cluster
+from tfcluster.cli.options import (
+    cluster_option,
+    grace_option,
+    host_timeout_option,
+    named_in_command,
+    output_option,
+    spec_argument,
+)
+from tfcluster.cli.output import can_ask, confirm, echo, echo_json, echo_result, require_consent
+from tfcluster.errors import ClusterError, ExitCode, usage_error
 
 if TYPE_CHECKING:
     from tfcluster.client.cluster import Cluster
@@ -18,6 +27,7 @@ if TYPE_CHECKING:
 
 
 @click.command("down", epilog="Example: tfcluster down --grace 2")
+@spec_argument
 @cluster_option
 @click.option(
     "--all",
@@ -31,9 +41,19 @@ if TYPE_CHECKING:
 @host_timeout_option
 @output_option
 def command(
-    cluster: str | None, all_clusters: bool, grace: float, yes: bool, timeout: float | None, output: str
+    spec: Path | None,
+    cluster: str | None,
+    all_clusters: bool,
+    grace: float,
+    yes: bool,
+    timeout: float | None,
+    output: str,
 ) -> None:
     """Stop everything that `up` started, the ps last; the logs and the records of runs are kept.
+
+    The cluster is that of SPEC, a file as for `up`, or of -c. If SPEC has `kubernetes:` and its pods were not started
+    from this machine, the command names what it finds of the cluster there, and asks, or requires --yes, before it
+    deletes it.
 
     Active runs are cancelled, including detached ones: on a terminal the command asks first, elsewhere it names them.
     On several hosts, runs are cancelled first, then the hosts without a ps are stopped, then those with one. If a host
@@ -43,14 +63,21 @@ def command(
     from tfcluster.client import down
     from tfcluster.ui.progress_views import DownView
 
+    named = named_in_command(cluster) if all_clusters or spec is not None else cluster
+    if spec is not None and (named or all_clusters):
+        raise usage_error("give one of SPEC, -c and --all")
+    if spec is not None and _end_foreign_hosts(spec, yes, output):
+        return
     may_ask = not yes and can_ask(output)
     errors: list[ClusterError] = []
-    for each in down.clusters_to_stop(named_in_command(cluster) if all_clusters else cluster, all_clusters):
+    for each in down.clusters_to_stop(named, all_clusters, spec):
         view = DownView(each.name, silent=output == "json")
         try:
             with view:
                 down.take_down(each, grace, timeout, view.update, approve=partial(_approve, each, may_ask))
         except ClusterError as error:  # continue with the other clusters
+            if error.exit_code is ExitCode.NOT_RUNNING and named:
+                error.hint += " One that another machine has started is found with its file: `tfcluster down SPEC`."
             errors.append(error)
             continue
         if output == "json":
@@ -62,6 +89,27 @@ def command(
         raise ClusterError(
             "\n".join(error.message for error in errors), hint=hints, exit_code=max(error.exit_code for error in errors)
         )
+
+
+def _end_foreign_hosts(spec: Path, yes: bool, output: str) -> bool:
+    """End the hosts of a spec's cluster if they were not got from this machine; return whether this is so."""
+    from tfcluster.client import hosts
+
+    if not spec.exists():
+        raise usage_error(f"there is no file {str(spec)!r}", f"A cluster has its name after -c: `-c {spec.name}`.")
+    if (foreign := hosts.find_foreign(spec)) is None:
+        return False
+    provider, found = foreign
+    remember_cluster(provider.cluster)
+    what = f"cluster {provider.cluster!r} was not started from here: {found}; all that runs there would end"
+    if not yes:
+        refusal = usage_error(f"{what}: nothing was deleted", "If it is yours, add --yes to delete it.")
+        require_consent(f"{what}. Delete it?", output, refusal, "nothing was deleted")
+    provider.check_release()
+    provider.release()
+    record = {"cluster": provider.cluster, "state": "stopped"}
+    echo_result(output, record, f"{provider.cluster} is down: deleted {found}")
+    return True
 
 
 def _approve(cluster: Cluster, may_ask: bool, runs: Sequence[RunStatus]) -> None:

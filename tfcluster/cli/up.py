@@ -260,7 +260,8 @@ def _get_hosts(topology: ClusterTopology, request: HostRequest, options: ChangeO
     from tfcluster.client import hosts
 
     if options.dry_run:
-        plan = hosts.plan_hosts(topology, request)
+        with status_line(options.output) as show:
+            plan = hosts.plan_hosts(topology, request, show)
         is_complete = plan.hosts.placed is not None and plan.hosts.is_complete
         for change in plan.hosts.steps if is_complete else plan.changes:  # the tasks' own follow
             echo(str(change), err=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster, register, unregister
-from tfcluster.client.resolve import clusters_of_processes, find_cluster, resolve_cluster
+from tfcluster.client.resolve import cluster_of_spec, clusters_of_processes, find_cluster, resolve_cluster
 from tfcluster.client.rpc.agent_client import AgentClient, AgentDisconnectedError
 from tfcluster.client.rpc.parallel import (
     StreamContext,
@@ -31,8 +32,10 @@ from tfcluster.protocol.api.runs import AttachRequest, CancelRequest
 from tfcluster.transport.errors import not_running
 
 
-def clusters_to_stop(named: str | None, everything: bool) -> list[Cluster]:
-    """Return the clusters that `down` has to stop: with `everything`, all that are running."""
+def clusters_to_stop(named: str | None, everything: bool, spec: Path | None = None) -> list[Cluster]:
+    """Return the clusters that `down` has to stop: that of a spec; with `everything`, all that are running."""
+    if spec is not None:
+        return [cluster_of_spec(spec).upgrading()]
     if not everything:
         return [resolve_cluster(named).upgrading()]
     if named:
@@ -67,7 +70,7 @@ def take_down(
             the other hosts are stopped, and the next `down` stops that host.
     """
     if cluster.provider is not None:
-        cluster.provider.check_release()
+        cluster.provider.check_release()  # before anything stops: without a right, nothing is half down
     try:
         _take_down(cluster, grace, timeout, show_status, is_own=is_own, approve=approve)
     except ClusterError as error:  # all that still runs on the hosts of a provider ends with them

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfcluster.client.cluster import Cluster, kill_prestarted_agent, read_registry, register, unregister
 from tfcluster.client.preflight import preflight
 from tfcluster.client.preflight.checks import ALL_HOSTS, CheckResult, Severity, failed_check
+from tfcluster.client.resolve import load_spec_topology
 from tfcluster.client.rpc.parallel import warn
 from tfcluster.core.hosts import Host
 from tfcluster.core.plan import HostStep, PlannedAction
@@ -18,7 +20,7 @@ from tfcluster.core.reconcile import merge_observed, merge_with_observed
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode, usage_error
 from tfcluster.providers import load_provider
-from tfcluster.providers.provider import Acquisition, HostPlan, Provider
+from tfcluster.providers.provider import Acquisition, HostPlan, Provider, Show
 
 if TYPE_CHECKING:
     from tfcluster.providers.request import HostRequest
@@ -49,13 +51,13 @@ def provider_of(cluster: str, request: HostRequest) -> Provider[Any]:
     return registered.provider
 
 
-def plan_hosts(topology: ClusterTopology, request: HostRequest) -> Changes:
+def plan_hosts(topology: ClusterTopology, request: HostRequest, show: Show) -> Changes:
     """Plan what `up` does with hosts, and what that and new hosts mean for tasks. This changes nothing."""
-    return _plan(topology, request, provider_of(topology.cluster, request))
+    return _plan(topology, request, provider_of(topology.cluster, request), show)
 
 
-def _plan(topology: ClusterTopology, request: HostRequest, provider: Provider[Any]) -> Changes:
-    plan = provider.plan(topology, request)
+def _plan(topology: ClusterTopology, request: HostRequest, provider: Provider[Any], show: Show) -> Changes:
+    plan = provider.plan(topology, request, show)
     registered = read_registry(topology.cluster)
     if registered is None or plan.placed is None or (plan.is_complete and not plan.steps):
         return Changes(plan, plan.steps)  # nothing of tasks, or the preflight plans it, as nothing precedes it
@@ -78,7 +80,7 @@ def describe_hosts(topology: ClusterTopology, request: HostRequest) -> str:
 def acquire_hosts(
     topology: ClusterTopology,
     request: HostRequest,
-    show: Callable[[str], None],
+    show: Show,
     confirm: Callable[[Sequence[Change]], None],
 ) -> ClusterTopology:
     """Get the hosts of a cluster, and return its topology on them.
@@ -88,7 +90,7 @@ def acquire_hosts(
     """
     kill_prestarted_agent()  # all tasks are elsewhere, and this may take hours
     provider = provider_of(topology.cluster, request)
-    confirm(_plan(topology, request, provider).changes)
+    confirm(_plan(topology, request, provider, show).changes)
     try:
         return provider.acquire(topology, request, _acquisition(topology, provider, show, confirm))
     except KeyboardInterrupt:
@@ -100,7 +102,7 @@ def acquire_hosts(
 def _acquisition(
     topology: ClusterTopology,
     provider: Provider[Any],
-    show: Callable[[str], None],
+    show: Show,
     confirm: Callable[[Sequence[Change]], None],
 ) -> Acquisition:
     def remember(hosts: Sequence[Host]) -> None:
@@ -110,9 +112,7 @@ def _acquisition(
 
 
 @contextlib.contextmanager
-def temporary_hosts(
-    topology: ClusterTopology, request: HostRequest, show: Callable[[str], None]
-) -> Iterator[ClusterTopology]:
+def temporary_hosts(topology: ClusterTopology, request: HostRequest, show: Show) -> Iterator[ClusterTopology]:
     """Yield the topology of a cluster that is not up on hosts that are ended with the context, also while one waits."""
     kill_prestarted_agent()
     provider = provider_of(topology.cluster, request)
@@ -123,6 +123,28 @@ def temporary_hosts(
         if provider.facts is not None:
             provider.release()
             unregister(topology.cluster)
+
+
+def find_foreign(spec: Path) -> tuple[Provider[Any], str] | None:
+    """Find what another machine has got for the cluster of a spec: what provides it, which can release it, and a text.
+
+    None: the spec names its hosts, or its cluster was started from here. An error says that there is nothing.
+    """
+    from tfcluster.spec.cluster_name import read_name
+
+    name, _ = read_name(spec)
+    registered = None if name is None else read_registry(name)
+    try:
+        topology, request = load_spec_topology(spec, None)
+    except ClusterError:
+        if registered is None:
+            raise
+        return None  # its name is enough to stop it
+    if request is None:
+        return None
+    provider = provider_of(topology.cluster, request)
+    found = provider.find_foreign(request)
+    return None if found is None else (provider, found)
 
 
 def remove_surplus(topology: ClusterTopology, request: HostRequest) -> None:
@@ -139,7 +161,7 @@ def check_hosts(
     try:
         provider = provider_of(topology.cluster, request)
         result = provider.check(topology, request)
-        plan = provider.plan(topology, request)
+        plan = provider.plan(topology, request, lambda line: None)
     except ClusterError as error:
         return [failed_check(ALL_HOSTS, request.key, error)], ExitCode.FAILED
     if plan.placed is None or not plan.is_complete:

@@ -78,24 +78,28 @@ def clusters_of_processes() -> Iterator[str]:
 
 
 def _cluster_of_this_folder() -> Cluster:
-    """Return the cluster of ./cluster.yaml.
+    """Return the cluster of ./cluster.yaml."""
+    return cluster_of_spec(DEFAULT_SPEC)
+
+
+def cluster_of_spec(spec: Path) -> Cluster:
+    """Return the cluster of a spec, even if it is not running.
 
     A `name:` in the file says which cluster is meant, as -c does. Without one, the cluster is the one that was started
     from this very file: a folder of the same name elsewhere may have a cluster of the same name.
     """
     from tfcluster.spec.cluster_name import read_name  # imports yaml
 
-    name, has_name = read_name(DEFAULT_SPEC)
+    name, has_name = read_name(spec)
     running = running_clusters()
     if name is None or name not in running:
-        cluster = _unregistered_cluster(*load_spec_topology(None, None))
-        warn_of_renamed(cluster.name, spec_source(DEFAULT_SPEC, None))
+        cluster = _unregistered_cluster(*load_spec_topology(spec, None))
+        warn_of_renamed(cluster.name, spec_source(spec, None))
         return cluster
-    if not has_name and (other_spec := _foreign_spec(name, spec_source(DEFAULT_SPEC, None))) is not None:
+    if not has_name and (other_spec := _foreign_spec(name, spec_source(spec, None))) is not None:
         raise ClusterError(
-            f"the cluster of this folder's cluster.yaml is not running: the cluster {name!r} that runs was started "
-            f"from {other_spec}",
-            hint=f"Use that one with -c {name}; or give cluster.yaml its own `name:` and start it with `tfcluster up`.",
+            f"the cluster of {spec} is not running: the cluster {name!r} that runs was started from {other_spec}",
+            hint=f"Use that one with -c {name}; or give {spec} its own `name:` and start it with `tfcluster up`.",
             exit_code=ExitCode.NOT_RUNNING,
         )
     return find_cluster(name)
@@ -125,7 +129,7 @@ def _unregistered_cluster(topology: ClusterTopology, request: HostRequest | None
     user only looks at.
     """
     if request is not None:
-        raise load_provider(request.key).not_started_here(topology.cluster, request)
+        raise load_provider(request.key).not_started_here(topology.cluster, request, topology.spec)
     for host in topology.hosts:
         if host.connect is not None:
             raise ClusterError(

@@ -22,6 +22,8 @@ def complete_commands(hint: str, cluster: str = "", spec: str = "") -> str:
         if name in _WITH_SPEC:
             is_complete = not spec or re.search(r" (?!SPEC\b)[^ -]", rest)
             rest = rest if is_complete else f" {shlex.quote(spec)}{rest.replace(' SPEC', '')}"
+        elif name == "down" and re.match(" [^-]", rest):
+            pass  # a spec
         elif cluster and name not in _WITHOUT_CLUSTER and not re.search(r" (-c|--cluster|--all)\b", rest):
             rest = f" -c {cluster}{rest}"
         return f"`tfcluster {name}{rest}`"

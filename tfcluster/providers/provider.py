@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: The facts of a provider about the hosts of one cluster, as JSON values.
 Facts = Mapping[str, Any]
+#: Shows a line of progress.
+Show = Callable[[str], None]
 Request = TypeVar("Request", bound="HostRequest")
 
 
@@ -34,7 +36,7 @@ class HostPlan:
 class Acquisition:
     """What a provider asks of the command that gets hosts."""
 
-    show: Callable[[str], None]  # shows a line of progress
+    show: Show
     warn: Callable[[str], None]
     remember: Callable[[Sequence[Host]], None]  # writes these hosts and the provider's facts to the registry
     forget: Callable[[], None]  # removes both
@@ -60,15 +62,15 @@ class Provider(ABC, Generic[Request]):
 
     @classmethod
     @abstractmethod
-    def not_started_here(cls, cluster: str, request: Request) -> ClusterError:
-        """Return the error for a cluster of which this machine remembers nothing."""
+    def not_started_here(cls, cluster: str, request: Request, spec: str) -> ClusterError:
+        """Return the error for the cluster of a spec, given with its file, of which this machine remembers nothing."""
 
     @abstractmethod
     def check(self, topology: ClusterTopology, request: Request) -> str:
         """Check that hosts can be got, and return what `doctor` says of it; raises a ClusterError if they cannot."""
 
     @abstractmethod
-    def plan(self, topology: ClusterTopology, request: Request) -> HostPlan:
+    def plan(self, topology: ClusterTopology, request: Request, show: Show) -> HostPlan:
         """Plan what `up` does to get the hosts. This changes nothing."""
 
     @abstractmethod
@@ -81,6 +83,13 @@ class Provider(ABC, Generic[Request]):
 
     def reject_foreign(self, topology: ClusterTopology, request: Request) -> None:
         """Raise an error if hosts exist that this machine has not got, and that a launch would end."""
+
+    def find_foreign(self, request: Request) -> str | None:
+        """Find the hosts of the cluster that another machine has got, and return what they are, so that they can end.
+
+        Return None if hosts are remembered here, or cannot be found. Raises a ClusterError if there are none.
+        """
+        return None
 
     def left_by_interrupt(self) -> str | None:
         """Return what an interrupt of `acquire` has left; None if that is nothing to mention."""

@@ -5,11 +5,16 @@ A host is then one that `connect:` reaches, by `kubectl exec`.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import shlex
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from tfcluster.core.hosts import Provided
@@ -25,6 +30,9 @@ if TYPE_CHECKING:
     from tfcluster.providers.kubernetes.request import KubernetesSpec
 
 _COMMAND_SECONDS = 120.0  # for a command of kubectl
+_READ_SECONDS = 30.0  # for the API server to answer a question, of which some commands ask several
+_REQUEST_SECONDS = 10.0  # for its answer to the first one, before anything is applied or stopped
+_SILENT_SECONDS = 2.0  # of a command of kubectl, until `up` shows that it waits for it
 _POLL_SECONDS = 1.0  # while pods start
 _FIELD_MANAGER = "tfcluster"
 _KINDS = "statefulsets.apps,services,networkpolicies.networking.k8s.io"
@@ -33,11 +41,32 @@ _RIGHTS = (
     *((verb, "pods") for verb in ("get", "list", "delete")),
     ("create", "pods/exec"),
 )
+_RELEASE_RIGHTS = tuple(
+    (verb, kind) for verb, kind in _RIGHTS if kind in _KINDS.split(",") and verb in ("list", "delete")
+)
 # What Kubernetes says if an edit adds, removes or changes the volume of each pod, all else that a spec sets may change.
 _IMMUTABLE = "updates to statefulset spec for fields other than"
 # States of a container that last until a person acts.
 _CRASHED = "CrashLoopBackOff"
-_IS_SERVER_THERE = "`kubectl cluster-info` shows whether the API server answers."
+# States of a container that say nothing of what it waits for.
+_SILENT = {"ContainerCreating", "PodInitializing"}
+# Events after which the earlier warnings of a pod concern it no more.
+_OVERCOME = ("Scheduled", "Pulling", "Pulled", "Created", "Started", "Unhealthy")
+# A line of kubectl's log, which it prints beside the sentence that says what failed.
+_LOG_LINE = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ [\w.]+:\d+\] ")
+# What kubectl and the API server say of a token that is missing, expired or revoked; and if the server is away.
+_NO_LOGIN = re.compile(
+    r"Unauthorized|must be logged in|provide credentials|getting credentials|oauth2|[Tt]oken (is|has) expired"
+)
+_NO_ANSWER = re.compile(
+    r"Unable to connect to the server|was refused - did you|dial tcp|no such host|[Cc]onnection (refused|reset)|EOF$|"
+    r"[Tt]imeout|timed out|deadline exceeded|ServiceUnavailable|unable to handle the request"
+)
+_NO_CONTEXT = re.compile(r"context was not found|context .* does not exist")
+_SERVER_HINT = ("cluster-info", "shows whether the API server answers.")
+_LOGIN_HINT = ("auth whoami", "shows whether your login is still valid; if it is not, log in again.")
+# What shows a line while a command of kubectl takes long.
+_show_call: ContextVar[Callable[[str], None] | None] = ContextVar("show_call", default=None)
 
 
 def find_pods(cluster: str, request: KubernetesSpec) -> PodSet:
@@ -56,12 +85,9 @@ def find_pods(cluster: str, request: KubernetesSpec) -> PodSet:
 
 def check(pods: PodSet) -> None:
     """Raise an error if the namespace does not exist, the user lacks a right, or objects there are not tfcluster's."""
+    _ask(pods)
     if missing := _missing_rights(pods):
-        raise ClusterError(
-            f"context {pods.context!r} has no right in namespace {pods.namespace!r} to {', '.join(missing)}: "
-            "nothing was applied",
-            hint=f"`kubectl auth can-i --list --namespace {pods.namespace}` shows yours.",
-        )
+        raise _rights_error(pods, missing, "nothing was applied")
     _check_namespace(pods)
     for each in json.loads(_run(pods, "get", _KINDS, "--output=json"))["items"]:
         metadata = each["metadata"]
@@ -74,15 +100,46 @@ def check(pods: PodSet) -> None:
             )
 
 
-def _missing_rights(pods: PodSet) -> list[str]:
+def check_release(pods: PodSet) -> None:
+    """Raise an error if `release` would fail: the API server is away, or the user may not delete what is there."""
+    try:
+        _ask(pods)
+        missing = _missing_rights(pods, _RELEASE_RIGHTS)
+    except ClusterError as error:
+        hint = f"{error.hint} `tfcluster down -c {pods.cluster}` then stops it.".lstrip()
+        raise ClusterError(f"nothing was stopped: {error.message}", hint=hint, exit_code=error.exit_code) from None
+    if missing:
+        raise _rights_error(pods, missing, "nothing was stopped")
+
+
+def _ask(pods: PodSet) -> None:
+    """Ask the API server one question, which it cannot answer without its storage, and wait for a short time.
+
+    Other commands of kubectl are several requests, each with its own time-out.
+    """
+    path = f"/apis/apps/v1/namespaces/{pods.namespace}/statefulsets/{pods.cluster}"
+    arguments = [*_options(pods), "get", f"--raw={path}", f"--request-timeout={_REQUEST_SECONDS:g}s"]
+    result = _call(arguments)
+    if result.returncode and not re.search(r"\((NotFound|Forbidden)\)", result.stderr):
+        raise _failure(arguments, result.stderr)
+
+
+def _rights_error(pods: PodSet, missing: list[str], consequence: str) -> ClusterError:
+    return ClusterError(
+        f"context {pods.context!r} has no right in namespace {pods.namespace!r} to {', '.join(missing)}: {consequence}",
+        hint=f"`kubectl auth can-i --list --namespace {pods.namespace}` shows yours.",
+    )
+
+
+def _missing_rights(pods: PodSet, rights: tuple[tuple[str, str], ...] = _RIGHTS) -> list[str]:
     """Return the rights that the user lacks; `kubectl auth can-i` would be a process for each of them."""
-    reviews = [_access_review(pods.namespace, verb, kind) for verb, kind in _RIGHTS]
+    reviews = [_access_review(pods.namespace, verb, kind) for verb, kind in rights]
     answers = _run(
         pods,
         *("create", "--filename=-", "--validate=false", '--output=jsonpath={.status.allowed}{"\\n"}'),
         stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": reviews}),
     ).splitlines()
-    return [f"{verb} {kind}" for (verb, kind), answer in zip(_RIGHTS, answers, strict=True) if answer != "true"]
+    return [f"{verb} {kind}" for (verb, kind), answer in zip(rights, answers, strict=True) if answer != "true"]
 
 
 def _access_review(namespace: str, verb: str, kind: str) -> dict[str, Any]:
@@ -180,38 +237,59 @@ def wait_until_running(pods: PodSet, count: int, show: Callable[[str], None]) ->
     while True:
         found = {pod["metadata"]["name"]: pod for pod in _list_pods(pods)}
         names = [f"{pods.cluster}-{index}" for index in range(count)]
-        waiting = [reason for name in names if (reason := _find_reason(name, found.get(name))) is not None]
+        waiting = [reason for name in names if (reason := _find_reason(pods, name, found.get(name)))]
         if not waiting:
             return
         if any(name not in found for name in names):
             waiting = [*_failures(pods), *waiting]
-        show(waiting[0])
+        show(next(_pod_failures(pods, [found[name] for name in names if name in found]), waiting[0]))
         time.sleep(_POLL_SECONDS)
 
 
-def _find_reason(name: str, pod: Mapping[str, Any] | None) -> str | None:
+def _find_reason(pods: PodSet, name: str, pod: Mapping[str, Any] | None) -> str | None:
     """Return why a pod does not run; None if it does. A container that crashes raises an error."""
     if pod is None:
         return f"pod {name} does not exist yet"
-    if "deletionTimestamp" in pod["metadata"]:
-        return f"pod {name} is being deleted"
     status = pod.get("status", {})
-    for container in status.get("containerStatuses", ()):
-        state = container.get("state", {})
-        if "running" in state:
-            return None
-        waiting = state.get("waiting", {})
-        if waiting.get("reason") == _CRASHED:
-            raise ClusterError(
-                f"pod {name}: {_CRASHED}: {waiting.get('message', 'its container ends at once')}",
-                hint=f"`kubectl logs {name} --previous` shows what it printed; the image requires sh and sleep.",
-            )
-        if waiting:
-            return _describe(name, waiting)
+    if "deletionTimestamp" in pod["metadata"]:
+        return _describe_deletion(name, pod)
+    containers = [*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())]
+    waiting = [(each["name"], each.get("state", {}).get("waiting") or {}) for each in containers]
+    for container, state in waiting:
+        if state.get("reason") == _CRASHED:
+            raise _crash_error(pods, name, container, state)
+    if any(each["name"] == CONTAINER and "running" in each.get("state", {}) for each in containers):
+        return None
+    # One that waits for the others says nothing of the cause.
+    for _, state in sorted(waiting, key=lambda each: each[1].get("reason") in _SILENT):
+        if state:
+            return _describe(name, state)
     for condition in status.get("conditions", ()):
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             return _describe(name, condition, "Pending")
     return f"pod {name}: {status.get('phase', 'Pending')}"
+
+
+def _describe_deletion(name: str, pod: Mapping[str, Any]) -> str:
+    """Return which containers of a pod that is being deleted still run, and when Kubernetes kills them."""
+    metadata, statuses = pod["metadata"], pod.get("status", {}).get("containerStatuses", ())
+    running = [each["name"] for each in statuses if "running" in each.get("state", {})]
+    seconds = metadata.get("deletionGracePeriodSeconds")
+    if not running or not seconds:
+        return f"pod {name} is being deleted"
+    end = datetime.fromisoformat(metadata["deletionTimestamp"]).astimezone()  # when its grace period ends
+    which = f"container {running[0]} still runs" if len(running) == 1 else f"containers {', '.join(running)} still run"
+    return f"pod {name} is being deleted: {which}, for {seconds} s at most, until {end:%H:%M:%S}"
+
+
+def _crash_error(pods: PodSet, name: str, container: str, state: Mapping[str, Any]) -> ClusterError:
+    words = ["kubectl", f"--context={pods.context}", "logs", name, "-n", pods.namespace, "-c", container, "--previous"]
+    which, hint = "", f"`{shlex.join(words)}` shows what it printed; the image requires sh and sleep."
+    if container != CONTAINER:
+        which = f"container {container!r}, which tfcluster's manifests do not have (something in the cluster adds it): "
+        hint = f"`{shlex.join(words)}` shows what it printed; whoever adds this container to pods can mend it."
+    message = " ".join(state.get("message", "its container ends at once").split())
+    return ClusterError(f"pod {name}: {which}{_CRASHED}: {message}", hint=hint)
 
 
 def _describe(name: str, state: Mapping[str, Any], phase: str = "") -> str:
@@ -221,11 +299,38 @@ def _describe(name: str, state: Mapping[str, Any], phase: str = "") -> str:
 
 def _failures(pods: PodSet) -> Iterator[str]:
     """Yield why the StatefulSet could not make a pod, such as a quota."""
-    selector = f"--field-selector=involvedObject.kind=StatefulSet,involvedObject.name={pods.cluster}"
-    found = _call([*_options(pods), "get", "events", selector, "--output=json"])
-    for event in reversed(json.loads(found.stdout)["items"] if found.returncode == 0 else []):  # a right not all have
+    for event in reversed(_list_events(pods, f"involvedObject.kind=StatefulSet,involvedObject.name={pods.cluster}")):
         if event.get("type") == "Warning":
             yield f"{pods.cluster}: {event.get('reason', '')}: {' '.join(event.get('message', '').split())}"
+
+
+def _pod_failures(pods: PodSet, found: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield why a container is not made yet, such as a volume that cannot be mounted, which only events tell."""
+    for pod in found:
+        statuses = pod.get("status", {}).get("containerStatuses", ())
+        reasons = {each.get("state", {}).get("waiting", {}).get("reason") for each in statuses}
+        if not reasons & _SILENT or "deletionTimestamp" in pod["metadata"]:
+            continue
+        for event in reversed(_list_events(pods, f"involvedObject.uid={pod['metadata']['uid']}")):
+            if event.get("reason") in _OVERCOME:
+                break
+            if event.get("type") == "Warning":
+                yield _describe(pod["metadata"]["name"], event)
+                break
+
+
+def _list_events(pods: PodSet, selector: str) -> list[dict[str, Any]]:
+    """Return the events of an object, the latest last; none if the user has no right to read them."""
+    found = _call([*_options(pods), "get", "events", f"--field-selector={selector}", "--output=json"])
+    items: list[dict[str, Any]] = json.loads(found.stdout)["items"] if found.returncode == 0 else []
+    return sorted(items, key=_event_time)
+
+
+def _event_time(event: Mapping[str, Any]) -> str:
+    """Return when an event last occurred, to the second: those of one second stay in their order."""
+    series = event.get("series") or {}
+    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    return (next(filter(None, times), None) or "")[:19]
 
 
 def place(topology: ClusterTopology, pods: PodSet, image: str) -> ClusterTopology:
@@ -250,17 +355,37 @@ def _connect(pods: PodSet, host: str) -> str:
 
 def release(pods: PodSet) -> None:
     """Delete what `up` has applied for a cluster; volumes stay."""
-    _run(pods, "delete", _KINDS, f"--selector={_selector(pods.cluster)}")
+    try:
+        _run(pods, "delete", _KINDS, f"--selector={_selector(pods.cluster)}")
+    except ClusterError as error:
+        hint = f"{error.hint} `tfcluster down -c {pods.cluster}` then deletes the pods.".lstrip()
+        raise ClusterError(f"the pods may still exist: {error.message}", hint=hint, exit_code=error.exit_code) from None
 
 
-def not_started_here(cluster: str, request: KubernetesSpec) -> ClusterError:
+def find_objects(pods: PodSet) -> list[str]:
+    """Return the names of what `up` has applied for a cluster, from whichever machine."""
+    found = _run(pods, "get", _KINDS, f"--selector={_selector(pods.cluster)}", "--output=name").split()
+    return [name.partition(".")[0] + "/" + name.rpartition("/")[2] if "." in name else name for name in found]
+
+
+def nothing_found(pods: PodSet) -> ClusterError:
+    """Build the error for a place that has no object of a cluster."""
+    return ClusterError(
+        f"cluster {pods.cluster!r} is not running: namespace {pods.namespace!r} in context {pods.context!r} has "
+        "nothing of it",
+        hint=f"`kubectl get statefulsets --all-namespaces --selector={INSTANCE}={pods.cluster}` looks everywhere.",
+        exit_code=ExitCode.NOT_RUNNING,
+    )
+
+
+def not_started_here(cluster: str, request: KubernetesSpec, spec: str) -> ClusterError:
     """Build the error for a cluster whose pods, if there are any, this machine has not made."""
     place = [f"--{name}={value}" for name in ("context", "namespace") if (value := getattr(request, name))]
     command = shlex.join(["kubectl", *place, "delete", _KINDS, f"--selector={_selector(cluster)}"])
     return ClusterError(
         f"cluster {cluster!r} was not started from this machine, which knows of no pods of it",
         hint="`tfcluster up` makes its pods, or continues with those that exist, which `tfcluster down` then deletes. "
-        f"To delete them at once: `{command}`.",
+        f"To delete them at once: `tfcluster down {shlex.quote(spec)}`, or `{command}`.",
         exit_code=ExitCode.NOT_RUNNING,
     )
 
@@ -285,17 +410,87 @@ def _program() -> str:
 
 
 def _run(pods: PodSet, *arguments: str, stdin: str = "") -> str:
-    return _kubectl([*_options(pods), *arguments], stdin, _IS_SERVER_THERE)
+    return _kubectl([*_options(pods), *arguments], stdin)
 
 
-def _kubectl(arguments: list[str], stdin: str = "", hint: str = "") -> str:
+def _kubectl(arguments: list[str], stdin: str = "") -> str:
     """Run kubectl, and return what it prints."""
     result = _call(arguments, stdin)
     if result.returncode:
-        lines = [line for line in result.stderr.splitlines() if line.strip() and not line.startswith("WARNING")]
-        raise ClusterError(f"kubectl failed: {' '.join(lines[-3:])}", hint=hint)
+        raise _failure(arguments, result.stderr)
     return result.stdout
 
 
 def _call(arguments: list[str], stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return run_program([_program(), *arguments], stdin, _COMMAND_SECONDS, _IS_SERVER_THERE)
+    timeout = [f"--request-timeout={_READ_SECONDS:g}s"] if "get" in arguments else []
+    argv, hint = [_program(), *timeout, *arguments], _hint(arguments, *_SERVER_HINT)
+    try:
+        with _showing_call(arguments):
+            return run_program(argv, stdin, _COMMAND_SECONDS, hint)
+    except ClusterError as error:
+        raise ClusterError(error.message, hint=hint, exit_code=ExitCode.UNREACHABLE) from None
+
+
+@contextlib.contextmanager
+def show_slow_calls(show: Callable[[str], None]) -> Iterator[None]:
+    """Call `show` with a line, in a thread, while a command of kubectl takes long."""
+    token = _show_call.set(show)
+    try:
+        yield
+    finally:
+        _show_call.reset(token)
+
+
+@contextlib.contextmanager
+def _showing_call(arguments: list[str]) -> Iterator[None]:
+    show = _show_call.get()
+    if show is None:
+        yield
+        return
+    words = [word for word in arguments if not word.startswith("-") or word.startswith("--raw=")]
+    objects = ["selfsubjectaccessreviews"] if words == ["create"] else []
+    line = f"waits for kubectl {' '.join([*words, *objects])}"
+    timer = threading.Timer(_SILENT_SECONDS, show, [line])
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()  # so that no line is shown after the call
+
+
+def _failure(arguments: list[str], stderr: str) -> ClusterError:
+    """Build the error for a command of kubectl that failed: the API server is away, or refuses the user or the command.
+
+    What its log prints before the sentence that counts is left out.
+    """
+    lines = [line for line in map(str.strip, stderr.splitlines()) if line and not line.startswith("WARNING")]
+    logged = [_read_log_line(line) for line in lines if _LOG_LINE.match(line)]
+    said = [line for line in lines if not _LOG_LINE.match(line)] or logged
+    text = " ".join([*dict.fromkeys(said)][-3:])
+    code, hint = ExitCode.FAILED, ""
+    if "(Forbidden)" in text or "webhook" in text:
+        pass  # the server answers, and knows the user
+    elif _NO_LOGIN.search(text):
+        code, hint = ExitCode.UNREACHABLE, _hint(arguments, *_LOGIN_HINT)
+    elif _NO_ANSWER.search(text):
+        code, hint = ExitCode.UNREACHABLE, _hint(arguments, *_SERVER_HINT)
+    elif _NO_CONTEXT.search(text):
+        code, hint = (
+            ExitCode.USAGE,
+            "`kubectl config get-contexts` lists them; KUBECONFIG names the file that has them.",
+        )
+    return ClusterError(f"kubectl failed: {text.removeprefix('error: ')}", hint=hint, exit_code=code)
+
+
+def _read_log_line(line: str) -> str:
+    """Return the error in a line of kubectl's log."""
+    text = line[line.index("] ") + 2 :]
+    quoted = re.search(r'\berr="((?:[^"\\]|\\.)*)"', text)
+    return quoted[1].replace('\\"', '"') if quoted else text
+
+
+def _hint(arguments: list[str], words: str, purpose: str) -> str:
+    """Return a hint to type a command of kubectl for the context that other arguments name."""
+    context = [word for word in arguments if word.startswith("--context=")]
+    return f"`{shlex.join(['kubectl', *context, *words.split()])}` {purpose}"

@@ -13,7 +13,7 @@ from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.providers.kubernetes import kubectl
 from tfcluster.providers.kubernetes.manifests import pod_manifests
 from tfcluster.providers.kubernetes.pods import PodSet
-from tfcluster.providers.provider import Acquisition, Facts, HostPlan, Provider
+from tfcluster.providers.provider import Acquisition, Facts, HostPlan, Provider, Show
 
 if TYPE_CHECKING:
     from tfcluster.providers.kubernetes.request import KubernetesSpec
@@ -41,9 +41,9 @@ class KubernetesProvider(Provider["KubernetesSpec"]):
         return self.pods
 
     @classmethod
-    def not_started_here(cls, cluster: str, request: KubernetesSpec) -> ClusterError:
+    def not_started_here(cls, cluster: str, request: KubernetesSpec, spec: str) -> ClusterError:
         """Return the error for a cluster whose pods, if there are any, this machine has not made."""
-        return kubectl.not_started_here(cluster, request)
+        return kubectl.not_started_here(cluster, request, spec)
 
     def check(self, topology: ClusterTopology, request: KubernetesSpec) -> str:
         """Check that the namespace exists, and that the user may apply the manifests there."""
@@ -56,23 +56,27 @@ class KubernetesProvider(Provider["KubernetesSpec"]):
         if self._checked is None:
             pods = kubectl.find_pods(self.cluster, request)
             kubectl.check(pods)
-            if self.pods not in (None, pods):
-                raise usage_error(
-                    f"cluster {self.cluster!r} has its pods in another namespace or context",
-                    f"`tfcluster down -c {self.cluster}` stops it there; then `up` starts it here.",
-                )
+            self._reject_other_place(pods)
             self._checked = pods
         return self._checked
 
-    def plan(self, topology: ClusterTopology, request: KubernetesSpec) -> HostPlan:
+    def _reject_other_place(self, pods: PodSet) -> None:
+        if self.pods not in (None, pods):
+            raise usage_error(
+                f"cluster {self.cluster!r} has its pods in another namespace or context",
+                f"`tfcluster down -c {self.cluster}` stops it there; then `up` starts it here.",
+            )
+
+    def plan(self, topology: ClusterTopology, request: KubernetesSpec, show: Show) -> HostPlan:
         """Plan which pods are replaced; without pods that were made from here, nothing is asked."""
         if self.pods is None:
             return HostPlan()
-        pods = self._find_pods(request)
-        placed, present = kubectl.place(topology, pods, request.image), kubectl.replicas(pods)
-        if not present:
-            return HostPlan()
-        outdated = kubectl.find_outdated(pods, topology, request, max(present, request.pods))
+        with kubectl.show_slow_calls(show):
+            pods = self._find_pods(request)
+            placed, present = kubectl.place(topology, pods, request.image), kubectl.replicas(pods)
+            if not present:
+                return HostPlan()
+            outdated = kubectl.find_outdated(pods, topology, request, max(present, request.pods))
         return HostPlan(_replacements(topology, outdated), placed, is_complete=present >= request.pods)
 
     def describe(self, topology: ClusterTopology, request: KubernetesSpec) -> str:
@@ -81,6 +85,10 @@ class KubernetesProvider(Provider["KubernetesSpec"]):
 
     def acquire(self, topology: ClusterTopology, request: KubernetesSpec, command: Acquisition) -> ClusterTopology:
         """Apply the manifests, and wait until the pods run; those that are no longer wanted stay."""
+        with kubectl.show_slow_calls(command.show):
+            return self._acquire(topology, request, command)
+
+    def _acquire(self, topology: ClusterTopology, request: KubernetesSpec, command: Acquisition) -> ClusterTopology:
         pods = self._find_pods(request)
         placed, present = kubectl.place(topology, pods, request.image), kubectl.replicas(pods)
         count = max(present, request.pods)
@@ -111,6 +119,18 @@ class KubernetesProvider(Provider["KubernetesSpec"]):
                 "Give this one another `name:`, as a launch deletes its pods at the end.",
             )
 
+    def find_foreign(self, request: KubernetesSpec) -> str | None:
+        """Find the objects of the cluster by their labels."""
+        pods = kubectl.find_pods(self.cluster, request)
+        if self.pods is not None:
+            self._reject_other_place(pods)
+            return None
+        found = kubectl.find_objects(pods)
+        if not found:
+            raise kubectl.nothing_found(pods)
+        self.pods = pods
+        return f"{', '.join(found)} in namespace {pods.namespace!r} of context {pods.context!r}"
+
     def remove_surplus(self, topology: ClusterTopology, request: KubernetesSpec) -> None:
         """Delete the pods that the spec no longer has."""
         if self.pods is not None and kubectl.replicas(self.pods) > request.pods:
@@ -124,6 +144,10 @@ class KubernetesProvider(Provider["KubernetesSpec"]):
     def describe_release(self) -> str:
         """Return that the pods are deleted."""
         return "deletes the pods"
+
+    def check_release(self) -> None:
+        """Raise an error if the API server does not answer, or the pods may not be deleted."""
+        kubectl.check_release(self._known_pods)
 
     def release(self) -> None:
         """Delete what `up` has applied; volumes stay."""

@@ -8,7 +8,7 @@ from tfcluster.core.status import JobStatus
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode, usage_error
 from tfcluster.protocol.serialization import decode, to_json
-from tfcluster.providers.provider import Acquisition, Facts, HostPlan, Provider
+from tfcluster.providers.provider import Acquisition, Facts, HostPlan, Provider, Show
 from tfcluster.providers.slurm import jobs
 from tfcluster.providers.slurm.job import SlurmJob
 
@@ -37,7 +37,7 @@ class SlurmProvider(Provider["SlurmSpec"]):
         return self.job
 
     @classmethod
-    def not_started_here(cls, cluster: str, request: SlurmSpec) -> ClusterError:
+    def not_started_here(cls, cluster: str, request: SlurmSpec, spec: str) -> ClusterError:
         """Return the error for a cluster of which this machine knows no job."""
         return ClusterError(
             f"cluster {cluster!r} was not started from this machine: no job of it is known here",
@@ -51,7 +51,7 @@ class SlurmProvider(Provider["SlurmSpec"]):
         inside = jobs.allocation()
         return "it would accept the job" if inside is None else f"this is job {inside}"
 
-    def plan(self, topology: ClusterTopology, request: SlurmSpec) -> HostPlan:
+    def plan(self, topology: ClusterTopology, request: SlurmSpec, show: Show) -> HostPlan:
         """Plan nothing: a job that runs is used, otherwise one is submitted."""
         job = self.job
         if job is None or not job.nodes or jobs.look_up(job) is None:
