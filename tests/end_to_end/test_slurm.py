@@ -450,7 +450,7 @@ def test_in_an_allocation_its_nodes_are_used_and_left_and_the_death_of_the_step_
     site.spec(site.text("{}", "jobs: {worker: {tasks: 2}}\n"))
     command = f"{sys.executable} -m tfcluster"
     registry = site.folder / "state" / "tfcluster" / "train" / "hosts.json"
-    holder = f"import json; print(json.load(open({str(registry)!r}))['job']['holder_pid'])"
+    holder = f"import json; print(json.load(open({str(registry)!r}))['provided']['facts']['holder_pid'])"
     shown = site.allocated(
         2,
         f"{command} up && kill -9 $({sys.executable} -c {shlex.quote(holder)}); {command} status 2>&1; echo code $?; "

@@ -55,8 +55,8 @@ class KubernetesProvider(Provider["KubernetesSpec"]):
         # Only here: the current context of kubectl may change until the end.
         if self._checked is None:
             pods = kubectl.find_pods(self.cluster, request)
-            kubectl.check(pods)
             self._reject_other_place(pods)
+            kubectl.check(pods)
             self._checked = pods
         return self._checked
 
