@@ -14,7 +14,7 @@ ORDER = -p no:randomly
 # Some images set it: each command that a test or a benchmark starts would compile all its modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo check test test-setup test-slow test-all faults lint bench weight stories soak wheel release completions docs site picture clean
+.PHONY: demo check test test-setup test-slow test-all test-kubernetes faults lint bench weight stories soak wheel release completions docs site picture clean
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
@@ -49,6 +49,10 @@ test-slow: .venv/installed
 	$(PYTEST) $(PARALLEL) -p no:randomly -m slow
 
 test-all: test test-slow faults
+
+# Stories on the Kubernetes of $KUBECONFIG, in a namespace of their own; IMAGE=... is the image of the pods.
+test-kubernetes: .venv/installed
+	$(PYTEST) -p no:randomly tests/real_kubernetes.py
 
 # Shows that the tests find deliberate faults of the product, one for each promise; NAMES='a b' chooses some.
 faults: .venv/installed
