@@ -96,7 +96,7 @@ def pods(needs_network: None, tmp_path: Path) -> Iterator[Pods]:
     ):
         made = Pods(sandbox, Path(folder))
         yield made
-        made.change(states={})
+        made.change(states={}, error="", forbidden=[])
         if made.state()["objects"]:
             sandbox("down", "-c", "train", code=None)
         wait_for(lambda: not made.state()["pods"])
