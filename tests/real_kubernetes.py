@@ -67,13 +67,9 @@ class Pods:
 
     def objects(self) -> str:
         """Everything of tfcluster in the namespace, and the pods."""
-        kinds, selector = (
-            "statefulsets,services,networkpolicies,configmaps,secrets,pods",
-            "app.kubernetes.io/instance=train",
-        )
-        return kubectl(
-            "-n", self.namespace, "get", kinds, "--selector=app.kubernetes.io/instance=train", "--output=name"
-        )
+        kinds = "statefulsets,services,networkpolicies,configmaps,secrets,pods"
+        selector = "--selector=app.kubernetes.io/instance=train"
+        return kubectl("-n", self.namespace, "get", kinds, selector, "--output=name")
 
 
 @pytest.fixture
