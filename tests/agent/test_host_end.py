@@ -90,6 +90,24 @@ async def test_runs_are_warned_when_the_end_is_near_and_a_status_knows_of_more_t
     assert warnings == [CAUSE]
 
 
+async def test_the_agent_whose_host_the_head_task_moves_to_asks_at_once(job: Job) -> None:
+    warnings: list[str] = []
+    job.end_in(10)
+    end = host_end(job, "b", warnings)
+    supervisor: Any = end._supervisor
+    waiting = asyncio.ensure_future(end.pause())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    first, second = supervisor.topology.tasks
+    moved = (replace(first, host="b"), replace(second, host="a"))
+    supervisor.topology = replace(supervisor.topology, tasks=moved)
+    supervisor.changed.notify()
+    async with asyncio.timeout(60):
+        await waiting
+    await end.check()
+    assert warnings == [CAUSE]
+
+
 async def test_a_heterogeneous_job_ends_with_its_first_component(job: Job) -> None:
     warnings: list[str] = []
     end = host_end(job, "a", warnings)

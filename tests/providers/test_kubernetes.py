@@ -345,5 +345,5 @@ def test_objects_of_others_are_refused(owner: str, is_refused: bool, say: Say, t
     if not is_refused:
         kubectl.check(PODS)
         return
-    with pytest.raises(ClusterError, match="Service 'train' in namespace 'ml' is not of tfcluster"):
+    with pytest.raises(ClusterError, match="Service 'train' in namespace 'ml' does not belong to tfcluster"):
         kubectl.check(PODS)

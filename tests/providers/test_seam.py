@@ -13,12 +13,14 @@ import pytest
 
 import tfcluster
 from tests.core.clusters import topology_of
+from tfcluster.cli.main import _OF_PROVIDERS
 from tfcluster.client.cluster import read_registry
 from tfcluster.core.hosts import Provided
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
 from tfcluster.paths import cluster_registry_path
 from tfcluster.protocol.serialization import FORMAT, from_stored, to_json
+from tfcluster.providers import COMMANDS, load_host_side
 from tfcluster.providers.earlier import from_earlier
 from tfcluster.providers.requests import REQUESTS
 
@@ -107,6 +109,16 @@ def test_a_cluster_that_version_0_2_0_has_started_keeps_its_provider(
     stored["hosts"][0] |= HOSTS[name]
     topology = from_stored(ClusterTopology, {**header, **from_earlier(stored)})
     assert topology.hosts[0].provided == Provided(name, HOSTS[name]["job"] or {})
+
+
+def test_a_host_whose_provider_cannot_read_its_facts_is_an_error() -> None:
+    for provided in (Provided("slurm", {}), Provided("lsf", {})):
+        with pytest.raises(ClusterError, match="what provides this host"):
+            load_host_side(provided)
+
+
+def test_the_command_line_knows_the_commands_of_providers() -> None:
+    assert {*_OF_PROVIDERS} == {*COMMANDS}
 
 
 def test_an_entry_whose_provider_cannot_read_it_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

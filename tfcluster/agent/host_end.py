@@ -18,7 +18,7 @@ from tfcluster import settings
 from tfcluster.agent.event_loop import BackgroundTasks, ChangeNotifier, wait_for_first
 from tfcluster.agent.subprocesses import run_in_child
 from tfcluster.agent.tasks.supervisor import TaskSupervisor
-from tfcluster.core.hosts import Host
+from tfcluster.core.hosts import Host, Provided
 from tfcluster.core.status import JobStatus
 from tfcluster.errors import ClusterError
 from tfcluster.providers import load_host_side
@@ -28,7 +28,7 @@ _logger = logging.getLogger(__name__)
 
 
 class HostEnd:
-    """Knows when the host ends; `warn` is called with the cause when it ends soon, once for each time that it has."""
+    """Knows when the host ends; `warn` is called with the cause when it ends soon, once for each end time."""
 
     def __init__(self, title: str, host: str, supervisor: TaskSupervisor, warn: Callable[[str], None]) -> None:
         self._title = title
@@ -47,13 +47,16 @@ class HostEnd:
         topology = self._supervisor.topology
         return None if topology is None else next((each for each in topology.hosts if each.name == self._host), None)
 
+    def _provided(self) -> Provided | None:
+        """Return what provides this host, if this agent is the one that asks."""
+        host, topology = self._own_host(), self._supervisor.topology
+        return None if host is None or topology is None or topology.head().host != self._host else host.provided
+
     def _timed(self) -> HostSide | None:
         """Return the provider's side of the host if this agent is to know when it ends."""
-        host, topology = self._own_host(), self._supervisor.topology
-        if host is None or topology is None or host.provided is None or topology.head().host != self._host:
-            return None
-        side = load_host_side(host.provided)
-        return None if side.grace is None else side
+        provided = self._provided()
+        side = None if provided is None else load_host_side(provided)
+        return None if side is None or side.grace is None else side
 
     def warn_now(self) -> None:
         """End the runs, as the host ends now."""
@@ -97,10 +100,10 @@ class HostEnd:
             await asyncio.wait(self._background.tasks.values(), timeout=settings.HOST_END_WAIT_SECONDS)
 
     async def pause(self) -> None:
-        """Wait until runs are to be warned; until the next attempt, without an answer; or for another topology."""
-        host, side = self._own_host(), self._timed()
+        """Wait until runs are to be warned; until the next attempt, without an answer; or for another head or job."""
+        provided, side = self._provided(), self._timed()
         with contextlib.suppress(TimeoutError):
-            while self._own_host() == host:
+            while self._provided() == provided:
                 changed = self._changed, self._supervisor.changed
                 async with asyncio.timeout(self._seconds(side)):
                     await wait_for_first(*(each.wait_for_change(each.count) for each in changed))

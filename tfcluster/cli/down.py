@@ -92,9 +92,12 @@ def command(
 
 
 def _end_foreign_hosts(spec: Path, yes: bool, output: str) -> bool:
-    """End the hosts of a spec's cluster if they were not got from this machine; return whether this is so."""
+    """End the hosts of a spec's cluster if another machine acquired them; return whether this is so."""
     from tfcluster.client import hosts
+    from tfcluster.input_file import is_descriptor
 
+    if is_descriptor(str(spec)):
+        raise usage_error("`down` reads a spec more than once, and this is a pipe", "Name a file, or -c NAME.")
     if not spec.exists():
         raise usage_error(f"there is no file {str(spec)!r}", f"A cluster has its name after -c: `-c {spec.name}`.")
     if (foreign := hosts.find_foreign(spec)) is None:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from tfcluster.ui.progress_views import StatusLine
 
 
-_ACCEPT = "Add --yes to do it anyway; `--dry-run` shows the whole plan."
 _COUNT = re.compile(r"([A-Za-z][A-Za-z0-9_]*)=([0-9]{1,9})")  # of `scale`
 
 
@@ -168,24 +167,31 @@ def _carry_out(plan: UpPlan, options: ChangeOptions, began: float) -> None:
 
 def _confirm_losses(cluster: str, changes: Sequence[HostStep | PlannedAction], options: ChangeOptions) -> None:
     """Ask for confirmation of the data losses that the user has not accepted yet, and add them to the accepted ones."""
-    from tfcluster.core.plan import HostStep, data_losses
+    from tfcluster.core.plan import PlannedAction, data_losses
 
     losses = data_losses(changes)
     if options.accepted_loss.issuperset(losses):
         return
-    steps = [each for each in changes if isinstance(each, HostStep)]
-    if options.yes or (steps and can_ask(options.output)):
-        for each in steps if options.yes else changes:
-            echo(str(each), err=True)
     if not options.yes:
-        hint = " ".join([*(each.hint for each in steps if each.hint), _ACCEPT])
-        if any(each.has_unknown_peers for each in changes):
+        hints = [each.hint for each in changes if not isinstance(each, PlannedAction) and each.hint]
+        hint = " ".join([*hints, "Add --yes to do it anyway; `--dry-run` shows the whole plan."])
+        if any(isinstance(each, PlannedAction) and each.has_unknown_peers for each in changes):
             hint += " A job that was started with `max: N` in the spec can grow to N tasks without any restart."
         details = [str(each) for each in changes if each.data_loss]
         message = f"cluster {cluster!r} would lose {', '.join(losses)}: nothing was changed"
         refusal = usage_error("\n".join([message, *details]), hint)
         require_consent("Continue and lose that?", options.output, refusal, "nothing was changed")
     options.accepted_loss.update(losses)
+
+
+def _confirm_hosts(cluster: str, changes: Sequence[HostStep | PlannedAction], options: ChangeOptions) -> None:
+    """Show what is lost before hosts change, and ask for confirmation; for tasks, `_show_plan` shows it."""
+    from tfcluster.core.plan import data_losses
+
+    if (options.yes or can_ask(options.output)) and not options.accepted_loss.issuperset(data_losses(changes)):
+        for each in changes:
+            echo(str(each), err=True)
+    _confirm_losses(cluster, changes, options)
 
 
 @click.command("up", epilog="Example: tfcluster up examples/cluster.yaml --timeout 30")
@@ -269,7 +275,7 @@ def _get_hosts(topology: ClusterTopology, request: HostRequest, options: ChangeO
             echo(hosts.describe_hosts(topology, request))
         return plan.hosts.placed if is_complete else None
     with status_line(options.output) as show:
-        return hosts.acquire_hosts(topology, request, show, partial(_confirm_losses, topology.cluster, options=options))
+        return hosts.acquire_hosts(topology, request, show, partial(_confirm_hosts, topology.cluster, options=options))
 
 
 def _remove_surplus(topology: ClusterTopology, request: HostRequest) -> None:

@@ -181,7 +181,8 @@ def register(cluster: Cluster) -> None:
     from tfcluster.core.hosts import Provided, RegistryEntry
     from tfcluster.protocol.serialization import to_stored
 
-    provided = None if provider is None else Provided(provider.name, provider.facts or {})
+    assert provider is None or provider.facts is not None, "there is something to remember"
+    provided = None if provider is None or provider.facts is None else Provided(provider.name, provider.facts)
     entry = to_stored(RegistryEntry(cluster.head, tuple(cluster.hosts.values()), provided))
     _write(path, json.dumps(entry).encode(), f"the hosts of cluster {cluster.name!r}")
 

@@ -53,21 +53,25 @@ def provider_of(cluster: str, request: HostRequest) -> Provider[Any]:
 
 def plan_hosts(topology: ClusterTopology, request: HostRequest, show: Show) -> Changes:
     """Plan what `up` does with hosts, and what that and new hosts mean for tasks. This changes nothing."""
-    return _plan(topology, request, provider_of(topology.cluster, request), show)
-
-
-def _plan(topology: ClusterTopology, request: HostRequest, provider: Provider[Any], show: Show) -> Changes:
+    provider = provider_of(topology.cluster, request)
     plan = provider.plan(topology, request, show)
+    return Changes(plan, plan.steps) if plan.is_complete else _with_tasks(plan, topology)
+
+
+def _with_tasks(plan: HostPlan, topology: ClusterTopology) -> Changes:
+    """Return a plan with what tasks on hosts that stay have to do then, unless the preflight plans all of it."""
     registered = read_registry(topology.cluster)
     if registered is None or plan.placed is None or (plan.is_complete and not plan.steps):
-        return Changes(plan, plan.steps)  # nothing of tasks, or the preflight plans it, as nothing precedes it
-    return Changes(plan, (*plan.steps, *_plan_tasks(registered, plan.placed)))
+        return Changes(plan, plan.steps)
+    if not registered.hosts.keys() - {*plan.replaced}:
+        return Changes(plan, plan.steps)
+    return Changes(plan, (*plan.steps, *_plan_tasks(registered.without(plan.replaced), plan.placed)))
 
 
-def _plan_tasks(registered: Cluster, placed: ClusterTopology) -> Sequence[PlannedAction]:
-    """Plan for hosts that do not exist yet, by what the cluster reports from those that do."""
-    hosts = preflight.observe_hosts(registered, dry=True)
-    preflight.abort(registered, hosts)
+def _plan_tasks(cluster: Cluster, placed: ClusterTopology) -> Sequence[PlannedAction]:
+    """Plan for hosts that do not exist yet, by what the cluster reports from others."""
+    hosts = preflight.observe_hosts(cluster, dry=True)
+    preflight.abort(cluster, hosts)
     observed = merge_observed([each.observed for each in hosts.values() if each.observed is not None])
     return () if observed is None else plan_actions(merge_with_observed(placed, observed), observed)
 
@@ -90,7 +94,7 @@ def acquire_hosts(
     """
     kill_prestarted_agent()  # all tasks are elsewhere, and this may take hours
     provider = provider_of(topology.cluster, request)
-    confirm(_plan(topology, request, provider, show).changes)
+    confirm(_with_tasks(provider.plan(topology, request, show), topology).changes)
     try:
         return provider.acquire(topology, request, _acquisition(topology, provider, show, confirm))
     except KeyboardInterrupt:
@@ -113,20 +117,38 @@ def _acquisition(
 
 @contextlib.contextmanager
 def temporary_hosts(topology: ClusterTopology, request: HostRequest, show: Show) -> Iterator[ClusterTopology]:
-    """Yield the topology of a cluster that is not up on hosts that are ended with the context, also while one waits."""
+    """Acquire hosts for a cluster that is not up, yield its topology on them, and release them at the end.
+
+    So does an interrupt while it waits for them.
+    """
     kill_prestarted_agent()
     provider = provider_of(topology.cluster, request)
     provider.reject_foreign(topology, request)
+    placed = None
     try:
-        yield provider.acquire(topology, request, _acquisition(topology, provider, show, lambda steps: None))
-    finally:
-        if provider.facts is not None:
-            provider.release()
-            unregister(topology.cluster)
+        placed = provider.acquire(topology, request, _acquisition(topology, provider, show, lambda steps: None))
+        yield placed
+    except BaseException:
+        try:
+            _release(provider, placed)
+        except ClusterError as error:  # the first error is the one to raise
+            warn(f"{error.message}\nhint: {error.hint}")
+        raise
+    _release(provider, placed)
+
+
+def _release(provider: Provider[Any], placed: ClusterTopology | None) -> None:
+    """Release the hosts of a launch, if it has begun to use them; if that fails, `down` does it."""
+    if not provider.is_acquired:
+        return
+    if placed is not None:  # the end of the cluster has removed it from the registry
+        register(Cluster(placed.cluster, placed.hosts, placed.head().host, provider))
+    provider.release()
+    unregister(provider.cluster)
 
 
 def find_foreign(spec: Path) -> tuple[Provider[Any], str] | None:
-    """Find what another machine has got for the cluster of a spec: what provides it, which can release it, and a text.
+    """Find what another machine has acquired for the cluster of a spec: what provides it, and what there is.
 
     None: the spec names its hosts, or its cluster was started from here. An error says that there is nothing.
     """

@@ -63,7 +63,6 @@ class HostStep:
     text: str
     data_loss: tuple[str, ...] = ()
     hint: str = ""  # what to do instead
-    has_unknown_peers: bool = False
 
     def __str__(self) -> str:
         return f"{self.text}; LOST: {', '.join(self.data_loss)}" if self.data_loss else self.text

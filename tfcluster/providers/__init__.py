@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tfcluster.errors import ClusterError
+
 if TYPE_CHECKING:
     from tfcluster.core.hosts import Provided
     from tfcluster.providers.host_side import HostSide
@@ -26,11 +28,17 @@ def load_provider(name: str) -> type[Provider[Any]]:
     try:
         provider: type[Provider[Any]] = import_module(f"tfcluster.providers.{name}.provider").PROVIDER
     except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("tfcluster.providers."):
+            raise
         raise ValueError(f"there is no provider {name!r}") from error
     return provider
 
 
 def load_host_side(provided: Provided) -> HostSide:
-    """Return what a provider does on a host."""
-    side: HostSide = import_module(f"tfcluster.providers.{provided.provider}.host_side").HOST_SIDE(provided.facts)
+    """Return what a provider does on a host; a ClusterError says that its facts there cannot be read."""
+    try:
+        module = import_module(f"tfcluster.providers.{provided.provider}.host_side")
+        side: HostSide = module.HOST_SIDE(provided.facts)
+    except (ModuleNotFoundError, ValueError) as error:
+        raise ClusterError(f"what provides this host ({provided.provider}) cannot be read: {error}") from error
     return side

@@ -1,4 +1,4 @@
-"""Read what tfcluster 0.2.0 has stored of hosts: there, each provider had fields of its own."""
+"""Read what tfcluster 0.2.0 has stored of hosts: there, each provider had its own fields."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def from_earlier(document: Any) -> Any:
-    """Return a stored document in which what provides a cluster, and each of its `hosts`, is where it is today."""
+    """Return a stored document with the provider of a cluster, and of each of its `hosts`, in the field `provided`."""
     if not isinstance(document, dict):
         return document
     hosts = document.get("hosts")

@@ -30,6 +30,7 @@ class HostPlan:
     steps: tuple[HostStep, ...] = ()  # on hosts that exist
     placed: ClusterTopology | None = None  # the topology on the hosts; None if they are not known yet
     is_complete: bool = False  # whether all hosts exist
+    replaced: tuple[str, ...] = ()  # the hosts that a step ends
 
 
 @dataclass(frozen=True)
@@ -54,11 +55,12 @@ class Provider(ABC, Generic[Request]):
     def __init__(self, cluster: str, facts: Facts | None) -> None:
         """Use the facts that are remembered of the hosts, None if there are none; a ValueError says what is wrong."""
         self.cluster = cluster
+        self.is_acquired = False  # whether `acquire` has begun to use hosts, which a launch ends then
 
     @property
     @abstractmethod
     def facts(self) -> Facts | None:
-        """What is remembered of the hosts now; None if there is nothing to end."""
+        """What is remembered of the hosts now; None if there is nothing to release."""
 
     @classmethod
     @abstractmethod
@@ -82,12 +84,13 @@ class Provider(ABC, Generic[Request]):
         """Get the hosts, wait for them, and return the topology on them; hosts that exist are kept, or completed."""
 
     def reject_foreign(self, topology: ClusterTopology, request: Request) -> None:
-        """Raise an error if hosts exist that this machine has not got, and that a launch would end."""
+        """Raise an error if hosts exist that this machine did not acquire, and that a launch would end."""
 
     def find_foreign(self, request: Request) -> str | None:
-        """Find the hosts of the cluster that another machine has got, and return what they are, so that they can end.
+        """Find the hosts of the cluster that another machine has acquired, and return what they are.
 
-        Return None if hosts are remembered here, or cannot be found. Raises a ClusterError if there are none.
+        `release` ends them then. Return None if hosts are remembered here, or cannot be found. Raises a ClusterError if
+        there are none.
         """
         return None
 

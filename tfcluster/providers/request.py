@@ -31,7 +31,7 @@ class HostRequest(FrozenModel):
         raise NotImplementedError
 
     def check_name(self, name: str, source: YamlDocument) -> None:
-        """Raise a ClusterError if a valid name of a cluster is none for the provider."""
+        """Raise a ClusterError if a name of a cluster is not valid for the provider."""
 
     def place_jobs(self, hosts: Sequence[str], jobs: Mapping[str, int | None]) -> Mapping[str, Sequence[str]]:
         """Return the hosts of jobs that are not to be on all, in turn.

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from tfcluster import settings
+from tfcluster.core.hosts import Host
 from tfcluster.core.states import TaskState
 from tfcluster.core.status import LastExit
 from tfcluster.core.topology import ClusterTopology
@@ -29,6 +30,7 @@ from tfcluster.protocol.serialization import (
     from_stored,
     to_stored,
 )
+from tfcluster.providers import load_host_side
 from tfcluster.providers.earlier import from_earlier
 from tfcluster.version import PROTOCOL
 
@@ -294,6 +296,15 @@ def _check(topology: ClusterTopology, tasks: Mapping[str, TaskRecord], secrets: 
         raise ValueError(f"secrets: not a file with secret values: {str(secrets)!r}")
 
 
+def _problem_of_host(host: Host) -> str | None:
+    try:
+        if host.provided is not None:
+            load_host_side(host.provided)
+    except ClusterError as error:
+        return error.message
+    return None
+
+
 def _problems_of(topology: ClusterTopology) -> Iterator[str]:
     names = [task.name for task in topology.tasks]
     if not names:
@@ -305,6 +316,7 @@ def _problems_of(topology: ClusterTopology) -> Iterator[str]:
             yield f"topology.tasks.{index}.port: {task.port} is not a port"
         if any(not name or "=" in name or "\0" in name + value for name, value in task.env.items()):
             yield f"topology.tasks.{index}.env: not an environment"
+    yield from (f"topology.hosts: {problem}" for problem in map(_problem_of_host, topology.hosts) if problem)
     if min(asdict(topology.logs).values()) < 1:
         yield "topology.logs: less than one byte or file"
     if topology.lease is not None and topology.lease <= 0:

@@ -54,7 +54,7 @@ _SILENT = {"ContainerCreating", "PodInitializing"}
 _OVERCOME = ("Scheduled", "Pulling", "Pulled", "Created", "Started", "Unhealthy")
 # A line of kubectl's log, which it prints beside the sentence that says what failed.
 _LOG_LINE = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ [\w.]+:\d+\] ")
-# What kubectl and the API server say of a token that is missing, expired or revoked; and if the server is away.
+# What kubectl and the API server say of a token that is missing, expired or revoked; and if the server does not answer.
 _NO_LOGIN = re.compile(
     r"Unauthorized|must be logged in|provide credentials|getting credentials|oauth2|[Tt]oken (is|has) expired"
 )
@@ -93,7 +93,7 @@ def check(pods: PodSet) -> None:
         metadata = each["metadata"]
         if metadata["name"] == pods.cluster and metadata.get("labels", {}).get(MANAGED_BY[0]) != MANAGED_BY[1]:
             raise ClusterError(
-                f"{each['kind']} {pods.cluster!r} in namespace {pods.namespace!r} is not of tfcluster: "
+                f"{each['kind']} {pods.cluster!r} in namespace {pods.namespace!r} does not belong to tfcluster: "
                 "nothing was applied",
                 hint="Give the cluster another `name:`.",
                 exit_code=ExitCode.USAGE,
@@ -101,7 +101,7 @@ def check(pods: PodSet) -> None:
 
 
 def check_release(pods: PodSet) -> None:
-    """Raise an error if `release` would fail: the API server is away, or the user may not delete what is there."""
+    """Raise an error if `release` would fail: the API server does not answer, or the user may not delete objects."""
     try:
         _ask(pods)
         missing = _missing_rights(pods, _RELEASE_RIGHTS)
@@ -223,6 +223,7 @@ def _pods_without(pods: PodSet, revision: str | None) -> list[str]:
         pod["metadata"]["name"]
         for pod in _list_pods(pods)
         if pod["metadata"].get("labels", {}).get("controller-revision-hash") != revision
+        and "deletionTimestamp" not in pod["metadata"]
     ]
 
 
@@ -287,7 +288,7 @@ def _crash_error(pods: PodSet, name: str, container: str, state: Mapping[str, An
     which, hint = "", f"`{shlex.join(words)}` shows what it printed; the image requires sh and sleep."
     if container != CONTAINER:
         which = f"container {container!r}, which tfcluster's manifests do not have (something in the cluster adds it): "
-        hint = f"`{shlex.join(words)}` shows what it printed; whoever adds this container to pods can mend it."
+        hint = f"`{shlex.join(words)}` shows what it printed; whoever adds this container to pods can repair it."
     message = " ".join(state.get("message", "its container ends at once").split())
     return ClusterError(f"pod {name}: {which}{_CRASHED}: {message}", hint=hint)
 
@@ -460,7 +461,7 @@ def _showing_call(arguments: list[str]) -> Iterator[None]:
 
 
 def _failure(arguments: list[str], stderr: str) -> ClusterError:
-    """Build the error for a command of kubectl that failed: the API server is away, or refuses the user or the command.
+    """Build the error for a command of kubectl that failed: the API server does not answer, or refuses it.
 
     What its log prints before the sentence that counts is left out.
     """

@@ -77,7 +77,9 @@ class KubernetesProvider(Provider["KubernetesSpec"]):
             if not present:
                 return HostPlan()
             outdated = kubectl.find_outdated(pods, topology, request, max(present, request.pods))
-        return HostPlan(_replacements(topology, outdated), placed, is_complete=present >= request.pods)
+        replaced = tuple(host.name for host in topology.hosts if pods.pod(host.name) in outdated)
+        steps = _replacements(topology, outdated)
+        return HostPlan(steps, placed, is_complete=present >= request.pods, replaced=replaced)
 
     def describe(self, topology: ClusterTopology, request: KubernetesSpec) -> str:
         """Return the manifests that `up` applies."""
@@ -95,6 +97,7 @@ class KubernetesProvider(Provider["KubernetesSpec"]):
         outdated = kubectl.find_outdated(pods, topology, request, count) if present else []
         adopted = (_adoption(pods, present),) if self.pods is None and present else ()
         command.confirm((*adopted, *_replacements(topology, outdated)))
+        self.is_acquired = True
         if self.pods is None:  # before anything is applied: `down` deletes what an interrupt leaves
             self.pods = pods
             command.remember(placed.hosts)
@@ -121,10 +124,9 @@ class KubernetesProvider(Provider["KubernetesSpec"]):
 
     def find_foreign(self, request: KubernetesSpec) -> str | None:
         """Find the objects of the cluster by their labels."""
-        pods = kubectl.find_pods(self.cluster, request)
         if self.pods is not None:
-            self._reject_other_place(pods)
             return None
+        pods = kubectl.find_pods(self.cluster, request)
         found = kubectl.find_objects(pods)
         if not found:
             raise kubectl.nothing_found(pods)

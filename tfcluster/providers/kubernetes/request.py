@@ -92,9 +92,9 @@ class KubernetesSpec(HostRequest):
         raise to_error([source.problem(path, message + found, "set name: in the spec", at)])
 
     def place_jobs(self, hosts: Sequence[str], jobs: Mapping[str, int | None]) -> Mapping[str, Sequence[str]]:
-        """Give ps tasks pods of their own, the first ones.
+        """Give ps tasks their own pods, the first ones.
 
-        With control groups of version 2, a process that runs out of memory may end its whole pod.
+        With control groups of version 2, a process that runs out of memory can end its whole pod.
         """
         tasks = jobs.get(_PS)
         if tasks is None or len(hosts) < 2 or len(jobs) == 1:

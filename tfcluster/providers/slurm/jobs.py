@@ -35,7 +35,7 @@ from tfcluster.transport.shell import quote
 if TYPE_CHECKING:
     from tfcluster.providers.slurm.request import SlurmSpec
 
-COMMAND_SECONDS = 60.0  # for a command of Slurm, whose controller may be busy
+_COMMAND_SECONDS = 60.0  # for a command of Slurm, whose controller may be busy
 _POLL_SECONDS = 0.5  # while a job is in the queue, at first; then twice as long each time, up to
 _POLL_MAX_SECONDS = 30.0  # which a controller with many users bears
 _COMPLETING_SECONDS = 60.0  # for a job that has ended to end its processes; Slurm kills them after 30
@@ -476,7 +476,7 @@ def _run(argv: Sequence[str], stdin: str = "", environment: Mapping[str, str] | 
     """Run a command of Slurm, and return what it prints."""
     argv = [_program(argv[0]), *argv[1:]]
     hint = "`sinfo` shows whether Slurm's controller answers; SLURM_CONF names its configuration."
-    result = run_program(argv, stdin, COMMAND_SECONDS, hint, environment or _environment())
+    result = run_program(argv, stdin, _COMMAND_SECONDS, hint, environment or _environment())
     if result.returncode:
         said = " ".join(line.removeprefix("error: ").strip() for line in result.stderr.splitlines())
         if Path(argv[0]).name == "sbatch" and not _NOT_REACHED.search(said):

@@ -41,7 +41,7 @@ class SlurmProvider(Provider["SlurmSpec"]):
         """Return the error for a cluster of which this machine knows no job."""
         return ClusterError(
             f"cluster {cluster!r} was not started from this machine: no job of it is known here",
-            hint="`tfcluster up` gets it, and starts the cluster or finds it.",
+            hint="`tfcluster up` submits one, and starts the cluster in it.",
             exit_code=ExitCode.NOT_RUNNING,
         )
 
@@ -59,7 +59,9 @@ class SlurmProvider(Provider["SlurmSpec"]):
         return HostPlan((), jobs.place(topology, job, request), is_complete=True)
 
     def describe(self, topology: ClusterTopology, request: SlurmSpec) -> str:
-        """Return the batch script that `up` would submit, or that it uses the allocation."""
+        """Return the batch script that `up` would submit, or the job that it waits for, or that it is in."""
+        if self.job is not None and jobs.look_up(self.job) is not None:
+            return f"{self.cluster}: Slurm job {self.job.id} is waited for, and nothing is submitted"
         if (inside := jobs.allocation()) is not None:
             job = jobs.adopt(self.cluster, inside)
             return f"{self.cluster}: this is Slurm job {job.id}: its nodes are used, and nothing is submitted"
@@ -84,10 +86,10 @@ class SlurmProvider(Provider["SlurmSpec"]):
         """Return the job of the cluster, which is registered; one that has ended is forgotten."""
         job, inside = self.job, jobs.allocation()
         if job is not None and jobs.look_up(job) is None:
-            command.warn(jobs.ended_error(job).message)
-            jobs.wait_for_completion(job)
-            jobs.release(job)
-            job = self.job = None
+            ended, job, self.job = job, None, None
+            command.warn(jobs.ended_error(ended).message)
+            jobs.wait_for_completion(ended)
+            jobs.release(ended)
             command.forget()
         if job is not None and inside not in (None, job.id):
             raise usage_error(
@@ -100,6 +102,7 @@ class SlurmProvider(Provider["SlurmSpec"]):
         elif job is None:
             job = jobs.submit(self.cluster, request, topology.hosts[0])
             command.warn(f"submitted Slurm job {job.id}")
+        self.is_acquired = True
         if not job.nodes:
             self._remember(job, None, command)
         return job
@@ -110,7 +113,7 @@ class SlurmProvider(Provider["SlurmSpec"]):
 
     def left_by_interrupt(self) -> str | None:
         """Return that a job that was submitted here stays in the queue."""
-        if self.job is None or not self.job.is_own:
+        if self.job is None or self.job.nodes or not self.job.is_own:
             return None
         return (
             f"job {self.job.id} stays in the queue: `tfcluster up` continues to wait, "

@@ -59,8 +59,8 @@ def serve(session: dict[str, Any]) -> None:
     if session["state"]:
         set_state_home(Path(session["state"]).expanduser().absolute())
     if session["provided"] is not None:
-        side = load_host_side(decode(Provided, session["provided"]))
         try:
+            side = load_host_side(decode(Provided, session["provided"]))
             start_agents_by(side.join(state_folder(session["cluster"], session["host"])))
         except ClusterError as error:
             send_message({"error": error.to_json()})
