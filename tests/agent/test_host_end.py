@@ -108,6 +108,17 @@ async def test_the_agent_whose_host_the_head_task_moves_to_asks_at_once(job: Job
     assert warnings == [CAUSE]
 
 
+def test_a_run_that_is_stopped_because_its_host_ends_says_what_ended(job: Job) -> None:
+    warnings: list[str] = []
+    end = host_end(job, "b", warnings)
+    supervisor: Any = end._supervisor
+    for provided in (Provided("kubernetes"), None):
+        hosts = tuple(replace(each, provided=provided) for each in supervisor.topology.hosts)
+        supervisor.topology = replace(supervisor.topology, hosts=hosts)
+        end.warn_now()
+    assert warnings == ["the pod was deleted", "the host is shutting down"]
+
+
 async def test_a_heterogeneous_job_ends_with_its_first_component(job: Job) -> None:
     warnings: list[str] = []
     end = host_end(job, "a", warnings)

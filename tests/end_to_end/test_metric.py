@@ -12,6 +12,8 @@ import pytest
 from tests.conftest import ROOT, Sandbox, lines_of, wait_for
 from tfcluster import settings
 
+#: In which the table of runs fits, however long a run waited.
+WIDE = {"COLUMNS": "200"}
 SCRIPT = """
 import sys
 import tfcluster
@@ -79,7 +81,7 @@ def test_a_script_that_is_interrupted_or_cancelled_has_its_latest_metrics_too(de
     run = demo("run", "--detach", "ends.py", "wait").stdout.strip()
     wait_for(lambda: "waits" in demo("logs", run).stdout)
     assert demo.json("runs", run)["result"]["metrics"]["loss"] in KEPT
-    assert re.search(rf"^{run} +ends.py +running .* loss=0.00\d+$", demo("runs").stdout, re.MULTILINE)
+    assert re.search(rf"^{run} +ends.py +running .* loss=0.00\d+$", demo("runs", env=WIDE).stdout, re.MULTILINE)
     demo("cancel", run)
     assert demo("attach", run, code=1).stderr.startswith(f"{run} was cancelled after ")
     record = demo.json("runs", run)

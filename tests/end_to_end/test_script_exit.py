@@ -249,13 +249,13 @@ time.sleep(1000)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["run", "launch"])
-def test_a_run_can_save_its_state_when_its_pod_is_deleted(demo: Sandbox, command: str) -> None:
+def test_a_run_can_save_its_state_when_its_host_shuts_down(demo: Sandbox, command: str) -> None:
     demo.spec(SAVES, "saves.py")
     (demo.folder / "checkpoint").unlink(missing_ok=True)
     process = demo.start(command, *(["--each", "ps"] if command == "launch" else []), "saves.py")
     assert process.stdout.readline().endswith("trains\n")
-    os.kill(demo.agent(), signal.SIGPWR)  # what the container of a pod sends
+    os.kill(demo.agent(), signal.SIGPWR)  # as the container of a pod does
     _, error = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "the pod was deleted" in error
+    assert "the host is shutting down" in error
     assert (demo.folder / "checkpoint").read_text() == "all"

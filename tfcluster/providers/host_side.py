@@ -29,7 +29,7 @@ class HostSide:
     """What a provider does on one host; it does nothing unless a class says more."""
 
     #: Why a run ends that is stopped because its host ends.
-    end_cause = "its host ends"
+    end_cause = "the host is shutting down"
     #: How many seconds before the end of the host its runs get SIGTERM; None if the end is not known before.
     grace: int | None = None
 
