@@ -20,7 +20,7 @@ JOBS = "jobs:\n  ps: {tasks: 1, hosts: [alpha]}\n  worker: {tasks: 2, hosts: [al
 
 @pytest.fixture
 def pair(needs_network: None, tmp_path: Path) -> Iterator[Over]:
-    """A cluster on two hosts without sshd, of which alpha leads its runs."""
+    """A cluster on two hosts without sshd; alpha leads its runs."""
     with over(tmp_path, *NAMES, has_sshd=False) as sandbox:
         sandbox("up", sandbox.spec(sandbox.text(NAMES, JOBS)))
         yield sandbox

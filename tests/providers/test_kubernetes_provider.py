@@ -29,7 +29,7 @@ class DeclinedError(Exception):
 
 @pytest.fixture
 def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is done to two pods that exist, of which an edit of the spec changes the second."""
+    """What is done to two pods that exist; an edit of the spec changes the second one."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     done: list[str] = []
 

@@ -1,4 +1,4 @@
-"""The hosts that a provider gets for a cluster: plan that, get them, and end those of a launch."""
+"""The hosts that a provider acquires for a cluster: plan that, acquire them, and release those of a launch."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _acquisition(
 def temporary_hosts(topology: ClusterTopology, request: HostRequest, show: Show) -> Iterator[ClusterTopology]:
     """Acquire hosts for a cluster that is not up, yield its topology on them, and release them at the end.
 
-    So does an interrupt while it waits for them.
+    They are also released if the wait for them is interrupted.
     """
     kill_prestarted_agent()
     provider = provider_of(topology.cluster, request)

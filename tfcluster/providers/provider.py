@@ -1,4 +1,4 @@
-"""What a provider does for commands: it gets the hosts of a cluster, says what became of them, and ends them."""
+"""What a provider does for commands: it acquires the hosts of a cluster, says how they ended, and releases them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class HostPlan:
 
 @dataclass(frozen=True)
 class Acquisition:
-    """What a provider asks of the command that gets hosts."""
+    """What a provider asks of the command for which it acquires hosts."""
 
     show: Show
     warn: Callable[[str], None]
@@ -69,7 +69,7 @@ class Provider(ABC, Generic[Request]):
 
     @abstractmethod
     def check(self, topology: ClusterTopology, request: Request) -> str:
-        """Check that hosts can be got, and return what `doctor` says of it; raises a ClusterError if they cannot."""
+        """Check that hosts can be acquired, and return what `doctor` says; raises a ClusterError if they cannot."""
 
     @abstractmethod
     def plan(self, topology: ClusterTopology, request: Request, show: Show) -> HostPlan:
