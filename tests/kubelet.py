@@ -6,6 +6,7 @@ As a program: the folder of `tests.kubernetes` and the name of a pod; it exits w
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import os
 import shlex
@@ -115,8 +116,11 @@ class Kubelet:
         group = self._pod["spec"]["securityContext"]["fsGroup"]
         sources = {claim: self._folder / "claims" / f"{claim}-{self._name}" for claim in self._pod["claims"]}
         for volume in self._pod["spec"].get("volumes", ()):
-            assert volume["emptyDir"] == {}
-            sources[volume["name"]] = self._folder / "volumes" / self._name / volume["name"]
+            source = sources[volume["name"]] = self._folder / "volumes" / self._name / volume["name"]
+            if "projected" in volume:
+                self._project(volume["projected"]["sources"], source, group)
+            else:
+                assert volume["emptyDir"] == {}
         for mount in self._container["volumeMounts"]:
             source, target = sources[mount["name"]], shlex.quote(mount["mountPath"])
             source.mkdir(parents=True, exist_ok=True)
@@ -132,6 +136,23 @@ class Kubelet:
             *("--pid", "--uts", "--ipc", "--fork", "--kill-child", "--mount-proc", "--", "sh", "-ec", script, "sh"),
             *_as_container(self._name, self._pod, self._container["command"] + self._container.get("args", [])),
         ]
+
+    def _project(self, sources: list[Json], folder: Path, group: int) -> None:
+        """Write the files of ConfigMaps and Secrets, which the container can only read."""
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        objects = read(self._folder)["objects"]
+        for source in sources:
+            [(kind, named)] = source.items()
+            found = objects.get(f"{'ConfigMap' if kind == 'configMap' else 'Secret'}/{named['name']}")
+            assert found is not None or named.get("optional"), named
+            texts = {name: text.encode() for name, text in (found or {}).get("data", {}).items()}
+            texts |= {name: text.encode() for name, text in (found or {}).get("stringData", {}).items()}
+            texts |= {name: base64.b64decode(text) for name, text in (found or {}).get("binaryData", {}).items()}
+            for name, content in texts.items():
+                (folder / name).write_bytes(content)
+                (folder / name).chmod(0o640)
+                os.chown(folder / name, 0, group)
 
     def _watch(self, container: subprocess.Popen[bytes], first: int) -> None:
         """Execute the probe until the container ends, which a deleted pod is told by SIGTERM, and later by SIGKILL."""

@@ -54,7 +54,7 @@ def control(folder: Path, state: Json) -> None:
     wanted = {
         f"{each['metadata']['name']}-{index}": (key, index)
         for key, each in state["objects"].items()
-        for index in range(each["spec"].get("replicas", each["spec"].get("completions", 0)))
+        for index in range(_count(each))
     }
     for name, pod in state["pods"].items():
         pod["is_deleted"] |= wanted.get(name, ("",))[0] != pod["owner"]
@@ -100,6 +100,16 @@ def publish_names(folder: Path, state: Json) -> None:
     descriptor = os.open(folder / "hosts", os.O_WRONLY | os.O_CREAT, 0o644)
     os.write(descriptor, "\n".join(lines).ljust(4096, "\n").encode())  # without a moment in which it is empty
     os.close(descriptor)
+
+
+def _spec(each: Json) -> Json:
+    found: Json = each.get("spec", {})
+    return found
+
+
+def _count(each: Json) -> int:
+    spec = _spec(each)
+    return int(spec["replicas"] if "replicas" in spec else spec.get("completions", 0))
 
 
 def _revision(stateful_set: Json) -> str:
@@ -163,7 +173,7 @@ class Kubectl:
         objects = self._state["objects"]
         for each in applied:
             before = objects.get(f"{each['kind']}/{each['metadata']['name']}")
-            if before and any(before["spec"].get(name) != each["spec"].get(name) for name in _IMMUTABLE):
+            if before and any(_spec(before).get(name) != _spec(each).get(name) for name in _IMMUTABLE):
                 sys.exit(f'The {each["kind"]} "{each["metadata"]["name"]}" is invalid: spec: Forbidden: {_FORBIDDEN}')
         if "dry-run" in self._options:
             return json.dumps({"items": applied})
@@ -188,6 +198,9 @@ class Kubectl:
             return "\n".join(
                 f"{each['kind'].lower()}{groups.get(each['kind'], '')}/{each['metadata']['name']}" for each in found
             )
+        if self._options["output"].startswith("jsonpath={.data."):
+            key = self._options["output"][len("jsonpath={.data.") : -1].replace("\\.", ".")
+            return "".join(each["data"][key] for each in found)
         shown = [each | _status(each) if each["kind"] == "StatefulSet" else each for each in found]
         return "".join(map(json.dumps, shown)) if names else json.dumps({"items": shown})
 
@@ -196,9 +209,11 @@ class Kubectl:
         return [each for each in self._state["objects"].values() if each["kind"].lower() in kinds.replace("ies", "y")]
 
     def _is_selected(self, each: Json, names: tuple[str, ...]) -> bool:
-        labels = dict(word.split("=") for word in filter(None, self._options.get("selector", "").split(",")))
-        metadata = each["metadata"]
-        return labels.items() <= metadata.get("labels", {}).items() and (not names or metadata["name"] in names)
+        metadata, wanted = each["metadata"], self._options.get("selector", "").split(",")
+        labels = metadata.get("labels", {})
+        pairs = [(word.partition("!=" if "!=" in word else "=")) for word in wanted if word]
+        is_labelled = all((labels.get(name) == value) is (sign == "=") for name, sign, value in pairs)
+        return is_labelled and (not names or metadata["name"] in names)
 
     def _show_pod(self, name: str) -> Json:
         pod = self._state["pods"][name]
@@ -235,9 +250,9 @@ class Kubectl:
             for name in names:
                 self._state["pods"][name]["is_deleted"] = True
         else:
-            assert "selector" in self._options
+            assert names or "selector" in self._options
             for each in self._find(kinds):
-                if self._is_selected(each, ()):
+                if self._is_selected(each, names):
                     del self._state["objects"][f"{each['kind']}/{each['metadata']['name']}"]
         return ""
 

@@ -117,7 +117,7 @@ def test_up_run_launch_an_edit_and_down(pods: Pods) -> None:
     wait_for(lambda: not pods.objects(), 120)
 
 
-def test_a_pod_that_is_deleted_loses_its_runs_and_up_starts_its_tasks_again(pods: Pods) -> None:
+def test_a_pod_that_is_deleted_loses_its_runs_and_the_new_one_starts_its_tasks(pods: Pods) -> None:
     sandbox = pods.sandbox
     pods.up(pods.spec(2))
     run = sandbox.start("run", sandbox.spec(WAIT, "wait.py"))
@@ -126,9 +126,19 @@ def test_a_pod_that_is_deleted_loses_its_runs_and_up_starts_its_tasks_again(pods
     _, error = run.communicate(timeout=180)
     assert run.returncode == 1
     assert "the pod was deleted" in error or "has come back without its state" in error
-    wait_for(lambda: sandbox("status", code=None).returncode == 4, 120)
-    pods.up()
-    assert sandbox.status()["state"] == "running"
+    sandbox.wait_until("running", 180)
+    assert "is up already" in pods.up().stdout
+
+
+def test_the_manifests_are_an_up_by_themselves(pods: Pods) -> None:
+    sandbox = pods.sandbox
+    manifests = sandbox("manifests", pods.spec(2)).stdout
+    kubectl("apply", "--server-side", "--filename=-", stdin=manifests)
+    sandbox.wait_until("running", START_SECONDS)
+    assert 3.1 < sandbox.json_lines("run", "pi", "--samples", "1e6")[-1]["result"]["pi"] < 3.2
+    assert "was not started from here" in sandbox("down", code=2).stderr
+    sandbox("down", "--yes", timeout=300)
+    wait_for(lambda: not pods.objects(), 120)
 
 
 def test_what_keeps_a_pod_and_what_crashes_in_it_is_named(pods: Pods) -> None:

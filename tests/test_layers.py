@@ -33,6 +33,7 @@ _OF_PROVIDERS = {
     **dict.fromkeys(["request", "requests"], "providers/request"),
     **dict.fromkeys(["host_side", "job", "node_holder"], "providers/host_side"),
     "command": "providers/command",
+    "start": "providers/start",
 }
 ALLOWED = {
     "__init__": {"connection", "reporting", "programs", "version"},
@@ -62,7 +63,8 @@ ALLOWED = {
     "transport": {*_PURE, *_HOSTS, "version"},
     "providers/base": {*_BASE, "core", "providers", "providers/host_side"},
     "providers/host_side": {*_BASE, "core", "protocol"},
-    "providers": {*_PURE, *_HOSTS, "providers/request", "transport"},
+    "providers": {*_PURE, *_HOSTS, "providers/request", "providers/start", "transport"},
+    "providers/start": {*_BASE, "agent", "core", "protocol", "transport"},
     "providers/command": {*_PURE, "cli", "client", "providers", "providers/request"},
     "client": {*_PURE, *_HOSTS, "providers", "providers/request", "transport", "version"},
     "ui": {*_PURE, "client", "programs"},

@@ -12,7 +12,8 @@ import pytest
 
 from tests.agent.hosts import task_of, topology_of
 from tfcluster.agent.state import secret_store
-from tfcluster.agent.state.secret_store import SecretStore, without_values
+from tfcluster.agent.state.secret_store import SecretStore
+from tfcluster.core.secrets import without_values
 from tfcluster.core.topology import Notify
 from tfcluster.os.files import write_atomically
 

@@ -239,16 +239,33 @@ def test_a_pod_that_is_deleted_is_a_host_that_was_rebooted(pods: Pods) -> None:
 
 
 @pytest.mark.slow
-def test_a_pod_without_storage_that_is_deleted_has_lost_its_tasks_until_the_next_up(pods: Pods) -> None:
+def test_a_pod_without_storage_that_is_deleted_starts_its_tasks_again_by_itself(pods: Pods) -> None:
     sandbox = pods.sandbox
-    spec = sandbox.spec(text(2))
+    spec = sandbox.spec(text(2).replace("worker: {tasks: 2}", "worker: {tasks: 2, max: 4, env: {A: {secret: xyzzy}}}"))
     sandbox("up", spec)
-    before = pods.addresses()
+    sandbox("scale", "worker=3")
+    before, tasks = pods.addresses(), sandbox.status()["tasks"]
     pods.kubectl("delete", "pods", "train-1", "--wait=false")
     wait_for(lambda: pods.is_replaced("train-1", before))
-    wait_for(lambda: "pod1 is down" in sandbox("status", code=None).stdout)
-    sandbox("up", spec)
-    assert sandbox.status()["state"] == "running"
+    sandbox.wait_until("running")
+    assert [task["address"] for task in sandbox.status()["tasks"]] == [task["address"] for task in tasks]
+    script = sandbox.spec("import os\nprint('A is', os.environ['A'])\n", "secret.py")
+    assert "A is xyzzy" in sandbox("launch", script).stdout
+
+
+@pytest.mark.slow
+def test_the_manifests_are_an_up_by_themselves(pods: Pods) -> None:
+    sandbox = pods.sandbox
+    spec = sandbox.spec(text(2))
+    manifests = sandbox("manifests", spec).stdout
+    pods.kubectl("apply", "--server-side", "--field-manager=flux", "--filename=-", stdin=manifests)
+    sandbox.wait_until("running")
+    assert 3.1 < sandbox.json_lines("run", "pi", "--samples", "1e5")[-1]["result"]["pi"] < 3.2
+    assert "was not started from here: all that runs there would end" in sandbox("down", code=2).stderr
+    sandbox("down", "--yes")
+    wait_for(lambda: not pods.state()["pods"])
+    assert pods.state()["objects"] == {}
+    assert "was not started from this machine" in sandbox("status", code=3).stderr
 
 
 @pytest.mark.slow
@@ -429,49 +446,42 @@ def test_down_without_access_stops_nothing(pods: Pods) -> None:
     assert pods.state()["objects"] == {}
 
 
-def test_a_machine_that_has_not_started_the_pods_says_how_to_delete_them(pods: Pods) -> None:
+def test_what_is_left_without_pods_is_deleted_by_the_command_that_is_named(pods: Pods) -> None:
     sandbox = pods.sandbox
     sandbox.spec(text(2))
     unknown = sandbox("down", code=3)
     assert "cluster 'train' was not started from this machine, which knows of no pods of it" in unknown.stderr
-    assert "`tfcluster up` makes its pods, or continues with those that exist" in unknown.stderr
     pods.change(objects={f"Service/{name}": foreign_object("Service", name, {}) for name in ("train", "other")})
-    assert "To delete them at once: `tfcluster down cluster.yaml`, or `kubectl " in unknown.stderr
-    command = unknown.stderr.partition("cluster.yaml`, or `kubectl ")[2].partition("`")[0]
+    command = unknown.stderr.partition("left of earlier ones: `kubectl ")[2].partition("`")[0]
     pods.kubectl(*shlex.split(command))
     assert [*pods.state()["objects"]] == ["Service/other"]
     pods.change(objects={})
 
 
-def test_down_of_a_spec_deletes_pods_of_another_machine_after_a_question(pods: Pods) -> None:
+@pytest.mark.slow
+def test_down_of_a_spec_stops_pods_of_another_machine_after_a_question(pods: Pods) -> None:
     sandbox = pods.sandbox
     spec = sandbox.spec(text(2), "pods.yaml")
-    none = sandbox("down", spec, "--yes", code=3)
-    assert "cluster 'train' is not running: namespace 'ml' in context 'prod' has nothing of it" in none.stderr
-    found = {f"Service/{name}": foreign_object("Service", name, {}) for name in ("train", "other")}
-    found["NetworkPolicy/train"] = foreign_object("NetworkPolicy", "train", {})
-    pods.change(objects=found)
-    unknown = sandbox("down", "-c", "train", code=3, cwd=Path("/")).stderr
+    sandbox("up", spec)
+    elsewhere = {"XDG_STATE_HOME": str(pods.folder / "elsewhere"), "XDG_RUNTIME_DIR": str(pods.folder)}
+    unknown = sandbox("down", "-c", "train", code=3, cwd=Path("/"), env=elsewhere).stderr
     assert "One that another machine has started is found with its file: `tfcluster down SPEC`." in unknown
-    what = (
-        "cluster 'train' was not started from here: service/train, networkpolicy/train in namespace 'ml' of context "
-        "'prod'; all that runs there would end: nothing was deleted"
-    )
-    refused = sandbox("down", spec, code=2)
-    assert what in refused.stderr
-    assert "add --yes to delete it" in refused.stderr
-    assert pods.state()["objects"] == found
-    assert "give one of SPEC, -c and --all" in sandbox("down", spec, "-c", "other", code=2).stderr
-    pods.change(forbidden=[["delete", "services"]])
-    assert "no right in namespace 'ml' to delete services" in sandbox("down", spec, "--yes", code=1).stderr
-    pods.change(forbidden=[])
-    deleted = sandbox("down", spec, "--yes", env={"TFCLUSTER_CLUSTER": "other"})
+    refused = sandbox("down", spec, code=2, env=elsewhere).stderr
     assert (
-        deleted.stdout
-        == "train is down: deleted service/train, networkpolicy/train in namespace 'ml' of context 'prod'\n"
+        "cluster 'train', in pods of namespace 'ml', was not started from here: all that runs there would end"
+        in refused
     )
-    assert [*pods.state()["objects"]] == ["Service/other"]
-    pods.change(objects={})
+    assert "give one of SPEC, -c and --all" in sandbox("down", spec, "-c", "other", code=2, env=elsewhere).stderr
+    pods.change(forbidden=[["delete", "services"]])
+    assert (
+        "no right in namespace 'ml' to delete services" in sandbox("down", spec, "--yes", code=1, env=elsewhere).stderr
+    )
+    pods.change(forbidden=[])
+    assert sandbox.status()["state"] == "running"
+    sandbox("down", spec, "--yes", env={**elsewhere, "TFCLUSTER_CLUSTER": "other"})
+    wait_for(lambda: not pods.state()["pods"])
+    assert pods.state()["objects"] == {}
+    sandbox("down", code=None)
 
 
 @pytest.mark.slow

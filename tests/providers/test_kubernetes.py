@@ -335,15 +335,18 @@ def test_a_right_to_delete_that_is_missing_is_named_before_anything_stops(answer
         kubectl.check_release(PODS)
 
 
-@pytest.mark.parametrize(("owner", "is_refused"), [("tfcluster", False), ("helm", True)])
-def test_objects_of_others_are_refused(owner: str, is_refused: bool, say: Say, tmp_path: Path) -> None:
-    label = {"app.kubernetes.io/managed-by": owner}
-    found = {"items": [{"kind": "Service", "metadata": {"name": "train", "labels": label}}]}
-    (tmp_path / "found").write_text(json.dumps(found))
-    place = shlex.quote(str(tmp_path / "found"))
-    say("kubectl", f'case "$*" in *" create "*) yes true | head -n {len(kubectl._RIGHTS)} ;; *) cat {place} ;; esac')
-    if not is_refused:
+@pytest.mark.parametrize("found", ["service/other", "service/train", "configmap/train-tfcluster-topology"])
+def test_objects_of_others_are_refused(found: str, say: Say) -> None:
+    say(
+        "kubectl",
+        f"""case "$*" in
+*" create "*) yes true | head -n {len(kubectl._RIGHTS)};;
+*managed-by!=tfcluster*) echo {found};;
+esac""",
+    )
+    if found == "service/other":
         kubectl.check(PODS)
         return
-    with pytest.raises(ClusterError, match="Service 'train' in namespace 'ml' does not belong to tfcluster"):
+    kind, _, name = found.partition("/")
+    with pytest.raises(ClusterError, match=f"{kind} '{name}' in namespace 'ml' does not belong to tfcluster"):
         kubectl.check(PODS)

@@ -42,7 +42,7 @@ def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     answers = {"find_pods": PODS, "check": None, "replicas": 2, "find_outdated": ["train-1"]}
     for name, answer in answers.items():
-        monkeypatch.setattr(kubectl, name, lambda *arguments, answer=answer: answer)
+        monkeypatch.setattr(kubectl, name, lambda *arguments, answer=answer, **options: answer)
     monkeypatch.setattr(kubectl, "place", lambda topology, *others: topology)
     for name, answer in {"apply": ["train-1"], "replace_pods": None, "wait_until_running": None}.items():
         monkeypatch.setattr(kubectl, name, recording(name, answer))
@@ -91,7 +91,7 @@ def test_pods_that_an_edit_replaces_are_asked_for_with_the_changes_of_tasks(
 def test_a_slow_call_of_kubectl_is_shown(done: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
 
-    def wait(*arguments: Any) -> None:
+    def wait(*arguments: Any, **options: Any) -> None:
         show = kubectl._show_call.get()
         assert show is not None
         show("waits")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import functools
+import gzip
 import json
 import os
 import shutil
@@ -19,12 +21,17 @@ import yaml
 from tests.conftest import ROOT, wait_for
 from tfcluster.core.resolve import resolve_spec
 from tfcluster.core.topology import ClusterTopology
-from tfcluster.providers.kubernetes.manifests import job_manifests, pod_manifests
+from tfcluster.providers.kubernetes.kubectl import place_for_manifests
+from tfcluster.providers.kubernetes.manifests import code_manifest, job_manifests, pod_manifests, topology_manifests
 from tfcluster.providers.kubernetes.request import KubernetesSpec
 from tfcluster.spec.load import parse_spec
 
 GOLDEN = Path(__file__).parent / "manifests"
 VERSIONS = ("1.33.0", "1.34.0", "1.35.0", "1.36.0", "1.37.0")
+SECRET = (
+    "name: secret\nkubernetes: {pods: 2, image: a/b, namespace: ml, gpus: 2}\n"
+    "jobs: {worker: {tasks: 4, gpus: 1, env: {A: {secret: xyzzy}}}}\n"
+)
 JOBS = "jobs: {ps: {tasks: 1, hosts: [pod0]}, worker: {tasks: 4, gpus: 1}, evaluator: {tasks: 1}}\n"
 SPECS = {
     "small": "name: small\nkubernetes: {image: a/b}\nnetwork: open\njobs: {worker: {tasks: 1}}\n",
@@ -36,7 +43,7 @@ SPECS = {
 
 
 def load(name: str) -> tuple[ClusterTopology, KubernetesSpec]:
-    spec = parse_spec(SPECS[name], "cluster.yaml", "demo")
+    spec = parse_spec(SPECS.get(name, SECRET), "cluster.yaml", "demo")
     assert spec.kubernetes is not None
     return resolve_spec(spec, "cluster.yaml"), spec.kubernetes
 
@@ -53,7 +60,9 @@ def test_the_manifests_are_those_of_the_golden_files(name: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_manifests_are_valid_in_strict_mode(version: str) -> None:
-    for text in texts().values():
+    topology, request = load("secret")
+    added = (code_manifest("train", "ml"), topology_manifests(place_for_manifests(topology, request), "ml"))
+    for text in (*texts().values(), *added):
         for each in yaml.safe_load_all(text):
             kubernetes_validate.validate(each, version, strict=True)
 
@@ -73,7 +82,25 @@ def test_pods_have_no_privileges_and_a_home_that_they_can_write_to(name: str) ->
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     home = next(each["value"] for each in container["env"] if each["name"] == "HOME")
-    assert container["volumeMounts"] == [{"name": "home", "mountPath": home}]
+    code = [] if name == "train-job.yaml" else [{"name": "start", "mountPath": "/etc/tfcluster"}]
+    assert container["volumeMounts"] == [{"name": "home", "mountPath": home}, *code]
+
+
+def test_the_topology_has_the_addresses_of_all_tasks_and_no_secret_value() -> None:
+    topology, request = load("secret")
+    placed = place_for_manifests(topology, request)
+    stored, secret = yaml.safe_load_all(topology_manifests(placed, "ml"))
+    text = gzip.decompress(base64.b64decode(stored["binaryData"]["topology.json.gz"])).decode()
+    assert "xyzzy" not in text
+    assert "xyzzy" in secret["stringData"]["secrets.json"]
+    tasks = json.loads(text)["tasks"]
+    places = [(task["address_host"], task["port"], task["gpu_ids"]) for task in tasks]
+    first, second = "secret-0.secret.ml.svc", "secret-1.secret.ml.svc"
+    assert places == [(first, 2222, ["0"]), (second, 2222, ["0"]), (first, 2223, ["1"]), (second, 2223, ["1"])]
+
+
+def test_the_code_in_the_manifests_fits_into_a_config_map() -> None:
+    assert len(code_manifest("train", "ml")) < 900_000, "Kubernetes refuses objects of more than 1 MiB"
 
 
 @pytest.mark.needs("network")

@@ -18,7 +18,7 @@ from tfcluster.cli.options import (
     output_option,
     spec_argument,
 )
-from tfcluster.cli.output import can_ask, confirm, echo, echo_json, echo_result, require_consent
+from tfcluster.cli.output import can_ask, confirm, echo, echo_json, require_consent
 from tfcluster.errors import ClusterError, ExitCode, usage_error
 
 if TYPE_CHECKING:
@@ -51,9 +51,8 @@ def command(
 ) -> None:
     """Stop everything that `up` started, the ps last; the logs and the records of runs are kept.
 
-    The cluster is that of SPEC, a file as for `up`, or of -c. If SPEC has `kubernetes:` and its pods were not started
-    from this machine, the command names what it finds of the cluster there, and asks, or requires --yes, before it
-    deletes it.
+    The cluster is that of SPEC, a file as for `up`, or of -c. If the spec has `kubernetes:` and the pods were not
+    started from this machine, the command asks, or requires --yes, before it stops anything.
 
     Active runs are cancelled, including detached ones: on a terminal the command asks first, elsewhere it names them.
     On several hosts, runs are cancelled first, then the hosts without a ps are stopped, then those with one. If a host
@@ -66,11 +65,12 @@ def command(
     named = named_in_command(cluster) if all_clusters or spec is not None else cluster
     if spec is not None and (named or all_clusters):
         raise usage_error("give one of SPEC, -c and --all")
-    if spec is not None and _end_foreign_hosts(spec, yes, output):
-        return
+    if spec is not None:
+        _check_spec(spec)
     may_ask = not yes and can_ask(output)
     errors: list[ClusterError] = []
     for each in down.clusters_to_stop(named, all_clusters, spec):
+        _confirm_foreign(each, yes, output)
         view = DownView(each.name, silent=output == "json")
         try:
             with view:
@@ -91,28 +91,26 @@ def command(
         )
 
 
-def _end_foreign_hosts(spec: Path, yes: bool, output: str) -> bool:
-    """End the hosts of a spec's cluster if another machine acquired them; return whether this is so."""
-    from tfcluster.client import hosts
+def _check_spec(spec: Path) -> None:
     from tfcluster.input_file import is_descriptor
 
     if is_descriptor(str(spec)):
         raise usage_error("`down` reads a spec more than once, and this is a pipe", "Name a file, or -c NAME.")
     if not spec.exists():
         raise usage_error(f"there is no file {str(spec)!r}", f"A cluster has its name after -c: `-c {spec.name}`.")
-    if (foreign := hosts.find_foreign(spec)) is None:
-        return False
-    provider, found = foreign
-    remember_cluster(provider.cluster)
-    what = f"cluster {provider.cluster!r} was not started from here: {found}; all that runs there would end"
-    if not yes:
-        refusal = usage_error(f"{what}: nothing was deleted", "If it is yours, add --yes to delete it.")
-        require_consent(f"{what}. Delete it?", output, refusal, "nothing was deleted")
-    provider.check_release()
-    provider.release()
-    record = {"cluster": provider.cluster, "state": "stopped"}
-    echo_result(output, record, f"{provider.cluster} is down: deleted {found}")
-    return True
+
+
+def _confirm_foreign(cluster: Cluster, yes: bool, output: str) -> None:
+    """Ask before hosts end that another machine acquired."""
+    from tfcluster.client.cluster import read_registry
+
+    if yes or cluster.provider is None or read_registry(cluster.name) is not None:
+        return
+    remember_cluster(cluster.name)
+    where = cluster.provider.place
+    what = f"cluster {cluster.name!r}, {where}, was not started from here: all that runs there would end"
+    refusal = usage_error(f"{what}: nothing was stopped", "If it is yours, add --yes to stop it.")
+    require_consent(f"{what}. Stop it?", output, refusal, "nothing was stopped")
 
 
 def _approve(cluster: Cluster, may_ask: bool, runs: Sequence[RunStatus]) -> None:

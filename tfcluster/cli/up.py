@@ -133,6 +133,7 @@ def _show_plan(plan: UpPlan, options: ChangeOptions) -> None:
 
 
 def _carry_out(plan: UpPlan, options: ChangeOptions, began: float) -> None:
+    from tfcluster.client.hosts import store_topology
     from tfcluster.client.readiness import watch_until_ready
     from tfcluster.client.up import apply
     from tfcluster.ui.progress_views import UpView
@@ -146,6 +147,8 @@ def _carry_out(plan: UpPlan, options: ChangeOptions, began: float) -> None:
                 accept_any_loss=options.yes,
                 show_status=lambda status: view.stopping(status, plan.actions),
             )
+            if plan.actions:
+                store_topology(plan.topology)
             watched = [task.short for task in plan.topology.tasks if task.host in plan.reachable.hosts]
             for status in watch_until_ready(
                 plan.reachable, plan.topology, options.timeout, watched, show_line=view.show_line

@@ -109,6 +109,8 @@ def _take_down(
         warn(note)
     if active := [run for run in snapshot.status.runs if run.state in ACTIVE_RUN_STATES]:
         approve(active)
+    if cluster.provider is not None:
+        cluster.provider.forget_topology()
     errors = _stop_without_status(cluster, snapshot.errors, grace)
     _cancel_runs(cluster, snapshot)
     errors |= _stop_in_order(cluster, snapshot, grace, show_status)

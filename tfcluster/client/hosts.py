@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfcluster.client.cluster import Cluster, kill_prestarted_agent, read_registry, register, unregister
 from tfcluster.client.preflight import preflight
 from tfcluster.client.preflight.checks import ALL_HOSTS, CheckResult, Severity, failed_check
-from tfcluster.client.resolve import load_spec_topology
 from tfcluster.client.rpc.parallel import warn
 from tfcluster.core.hosts import Host
 from tfcluster.core.plan import HostStep, PlannedAction
@@ -147,26 +145,15 @@ def _release(provider: Provider[Any], placed: ClusterTopology | None) -> None:
     unregister(provider.cluster)
 
 
-def find_foreign(spec: Path) -> tuple[Provider[Any], str] | None:
-    """Find what another machine has acquired for the cluster of a spec: what provides it, and what there is.
-
-    None: the spec names its hosts, or its cluster was started from here. An error says that there is nothing.
-    """
-    from tfcluster.spec.cluster_name import read_name
-
-    name, _ = read_name(spec)
-    registered = None if name is None else read_registry(name)
+def store_topology(topology: ClusterTopology) -> None:
+    """Keep the topology of a cluster that is up where a host finds it that replaces another one."""
+    registered = read_registry(topology.cluster)
+    if registered is None or registered.provider is None:
+        return
     try:
-        topology, request = load_spec_topology(spec, None)
-    except ClusterError:
-        if registered is None:
-            raise
-        return None  # its name is enough to stop it
-    if request is None:
-        return None
-    provider = provider_of(topology.cluster, request)
-    found = provider.find_foreign(request)
-    return None if found is None else (provider, found)
+        registered.provider.store_topology(topology)
+    except ClusterError as error:
+        warn(f"warning: a host that is replaced does not start its tasks by itself: {error.message}")
 
 
 def remove_surplus(topology: ClusterTopology, request: HostRequest) -> None:

@@ -129,7 +129,10 @@ def _unregistered_cluster(topology: ClusterTopology, request: HostRequest | None
     user only looks at.
     """
     if request is not None:
-        raise load_provider(request.key).not_started_here(topology.cluster, request, topology.spec)
+        provider = load_provider(request.key)(topology.cluster, None)
+        if (placed := provider.locate(topology, request)) is None:
+            raise provider.not_started_here(topology.cluster, request)
+        return Cluster(placed.cluster, placed.hosts, placed.head().host, provider)
     for host in topology.hosts:
         if host.connect is not None:
             raise ClusterError(

@@ -392,7 +392,7 @@ def _apply_on_all(plan: UpPlan, accepted_loss: list[str] | None, show_status: Ca
 def _register(plan: UpPlan, other_hosts: Collection[Host]) -> None:
     """Write the cluster's hosts to the registry, and further hosts that may still run some of its tasks."""
     cluster = plan.cluster
-    register(Cluster(cluster.name, (*cluster.hosts.values(), *other_hosts), cluster.head))
+    register(Cluster(cluster.name, (*cluster.hosts.values(), *other_hosts), cluster.head, cluster.provider))
 
 
 def _apply_on_host(

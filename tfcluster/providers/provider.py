@@ -64,8 +64,8 @@ class Provider(ABC, Generic[Request]):
 
     @classmethod
     @abstractmethod
-    def not_started_here(cls, cluster: str, request: Request, spec: str) -> ClusterError:
-        """Return the error for the cluster of a spec, given with its file, of which this machine remembers nothing."""
+    def not_started_here(cls, cluster: str, request: Request) -> ClusterError:
+        """Return the error for a cluster that this machine has not started, and that is not found."""
 
     @abstractmethod
     def check(self, topology: ClusterTopology, request: Request) -> str:
@@ -83,16 +83,21 @@ class Provider(ABC, Generic[Request]):
     def acquire(self, topology: ClusterTopology, request: Request, command: Acquisition) -> ClusterTopology:
         """Get the hosts, wait for them, and return the topology on them; hosts that exist are kept, or completed."""
 
-    def reject_foreign(self, topology: ClusterTopology, request: Request) -> None:
-        """Raise an error if hosts exist that this machine did not acquire, and that a launch would end."""
+    def locate(self, topology: ClusterTopology, request: Request) -> ClusterTopology | None:
+        """Find the hosts of the cluster that another machine has acquired, and return the topology on them.
 
-    def find_foreign(self, request: Request) -> str | None:
-        """Find the hosts of the cluster that another machine has acquired, and return what they are.
-
-        `release` ends them then. Return None if hosts are remembered here, or cannot be found. Raises a ClusterError if
-        there are none.
+        Return None if there are none, or if they cannot be found.
         """
         return None
+
+    def store_topology(self, topology: ClusterTopology) -> None:
+        """Keep the topology of the cluster, which is up, where a host finds it that replaces another one."""
+
+    def forget_topology(self) -> None:
+        """Forget that topology, before the tasks are stopped: nothing starts them again."""
+
+    def reject_foreign(self, topology: ClusterTopology, request: Request) -> None:
+        """Raise an error if hosts exist that this machine did not acquire, and that a launch would end."""
 
     def left_by_interrupt(self) -> str | None:
         """Return what an interrupt of `acquire` has left; None if that is nothing to mention."""

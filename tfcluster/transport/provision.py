@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from zipfile import ZipFile, ZipInfo
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from tfcluster import settings
 from tfcluster.core.hosts import Host
@@ -34,7 +34,7 @@ PARTS = (
     *("os", "core", "protocol", "processes", "programs", "agent", "transport"),
 )
 #: What it needs of providers: the modules of these names.
-OF_PROVIDERS = ("__init__.py", "earlier.py", "host_side.py", "job.py", "node_holder.py")
+OF_PROVIDERS = ("__init__.py", "earlier.py", "host_side.py", "job.py", "node_holder.py", "start.py")
 _PACKAGE = PACKAGE_ROOT / "tfcluster"
 
 # The first program on the host, which Python 2.7 and all later versions can parse. Everything else is sent over
@@ -190,6 +190,21 @@ def _archive() -> bytes:
 def code_hash() -> str:
     """Return the hash that identifies the code."""
     return hashlib.sha256(_archive()).hexdigest()
+
+
+@cache
+def code_zip() -> bytes:
+    """Return the code as a compressed zip archive, from which Python can import it."""
+    archive = io.BytesIO()
+    with ZipFile(archive, "w", ZIP_DEFLATED, compresslevel=9) as file:
+        for path, content in _code().items():
+            file.writestr(ZipInfo(path), content, ZIP_DEFLATED)
+    return archive.getvalue()
+
+
+def code_session(state: str | None) -> dict[str, str | int | None]:
+    """Return what a host needs to find the code; see `remote.bootstrap.find_code`."""
+    return {"code": code_hash(), "code_bytes": sum(map(len, _code().values())), "state": state}
 
 
 @cache

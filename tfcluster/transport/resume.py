@@ -5,12 +5,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
 from tfcluster.errors import ClusterError
-from tfcluster.paths import set_state_home
+from tfcluster.paths import CODE_LINK, PACKAGE_ROOT, set_state_home, state_folder
+from tfcluster.process_mark import mark_of
 from tfcluster.transport.local import LocalTransport
+
+
+def keep_code(cluster: str, host: str) -> None:
+    """Keep the version of the code that a journal names, see `remote.install.prune`.
+
+    The link leads to one beside the journal, which the agent may not have written yet.
+    """
+    state = state_folder(cluster, host)
+    with contextlib.suppress(OSError):  # it is there already
+        (PACKAGE_ROOT.parent / f".{mark_of(state)}").symlink_to(state / CODE_LINK)
 
 
 def main(arguments: list[str]) -> int:

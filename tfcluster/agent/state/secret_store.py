@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from tfcluster import settings
-from tfcluster.core.topology import ClusterTopology, Task
+from tfcluster.core.secrets import has_secrets, values_of, with_values, without_values
+from tfcluster.core.topology import ClusterTopology
 from tfcluster.os.files import read_own_file, write_atomically
 from tfcluster.runtime_dir import make_again
-
-Values = Mapping[str, Mapping[str, str]]
-# The key of the webhook's URL among the names of the tasks.
-_NOTIFY = "notify"
 
 
 class SecretStore:
@@ -37,7 +32,7 @@ class SecretStore:
         OSError: the file cannot be written, and is unchanged.
         """
         topologies = [topology] if following is None else [topology, following]
-        values = {str(each.generation): _values_of(each) for each in topologies if _has_secrets(each)}
+        values = {str(each.generation): values_of(each) for each in topologies if has_secrets(each)}
         if not values and not self._journaled:
             self.delete()
             return topology
@@ -74,10 +69,10 @@ class SecretStore:
             by_generation = json.loads(read_own_file(path, settings.STATE_FILE_MAX_BYTES))
             # The file format of an earlier version has one topology only, without generations.
             values = by_generation.get(str(topology.generation), by_generation)
-            restored = _with(topology, values)
+            restored = with_values(topology, values)
         except (OSError, ValueError, TypeError, AttributeError, RecursionError):
             return topology
-        self._journaled[str(topology.generation)] = _values_of(restored)
+        self._journaled[str(topology.generation)] = values_of(restored)
         return restored
 
     def delete(self) -> None:
@@ -85,35 +80,3 @@ class SecretStore:
         self.path.unlink(missing_ok=True)
         self._written = b""
         self._journaled = {}
-
-
-def without_values(topology: ClusterTopology) -> ClusterTopology:
-    """Remove the values of secret variables from a topology."""
-    return _with(topology, {}) if _has_secrets(topology) else topology
-
-
-def _values_of(topology: ClusterTopology) -> dict[str, dict[str, str]]:
-    """Return the values of secret variables, by task name and variable name, and the URL of the webhook."""
-    places = (*topology.tasks, *topology.reserved)
-    values = {task.name: {name: task.env[name] for name in task.secrets if name in task.env} for task in places}
-    if topology.notify is not None and topology.notify.webhook is not None:
-        values[_NOTIFY] = {"webhook": topology.notify.webhook}
-    return values
-
-
-def _has_secrets(topology: ClusterTopology) -> bool:
-    has_webhook = topology.notify is not None and topology.notify.webhook is not None
-    return has_webhook or any(task.secrets for task in (*topology.tasks, *topology.reserved))
-
-
-def _with(topology: ClusterTopology, values: Values) -> ClusterTopology:
-    """Return a topology whose secret variables have exactly the given values."""
-
-    def fill_in(task: Task) -> Task:
-        env = {name: value for name, value in task.env.items() if name not in task.secrets}
-        known = values.get(task.name, {})
-        return replace(task, env={**env, **{name: known[name] for name in task.secrets if name in known}})
-
-    notify = topology.notify and replace(topology.notify, webhook=values.get(_NOTIFY, {}).get("webhook"))
-    tasks, reserved = tuple(map(fill_in, topology.tasks)), tuple(map(fill_in, topology.reserved))
-    return replace(topology, tasks=tasks, reserved=reserved, notify=notify)

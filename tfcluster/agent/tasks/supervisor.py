@@ -27,12 +27,13 @@ from tfcluster.agent.logs.cluster_logs import EventLog, LogCollector
 from tfcluster.agent.meters import ProcessMeter
 from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.state.journal import Record, TaskRecord
-from tfcluster.agent.state.secret_store import SecretStore, without_values
+from tfcluster.agent.state.secret_store import SecretStore
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.tasks.health import ProbeClient, ProbeOutcome, ProbeResult, with_reason
 from tfcluster.agent.tasks.machine import Action, TaskEvent, TaskStateMachine
 from tfcluster.agent.tasks.transitions import TaskRuntime, Transition, drop_unreleased, restore
 from tfcluster.core.devices import Device
+from tfcluster.core.secrets import without_values
 from tfcluster.core.states import HAS_PROCESS, TERMINAL_STATES, TaskState
 from tfcluster.core.status import NOT_STARTED, LastExit
 from tfcluster.core.topology import PS_JOB, ClusterTopology

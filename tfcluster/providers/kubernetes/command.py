@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from tfcluster.cli.options import spec_argument
 from tfcluster.cli.output import echo
 from tfcluster.errors import usage_error
+
+if TYPE_CHECKING:
+    from tfcluster.core.topology import ClusterTopology
+    from tfcluster.providers.kubernetes.request import KubernetesSpec
+
+_NO_NAMESPACE = "# The spec has no `namespace:`, which the addresses of the tasks need: `tfcluster up` starts them.\n"
 
 
 @click.command(
@@ -29,7 +36,7 @@ def manifests_command(spec: Path | None, export: str | None, command: tuple[str,
     With --export job, COMMAND follows the SPEC, such as `python3 /app/train.py`.
     """
     from tfcluster.client.resolve import load_spec_topology
-    from tfcluster.providers.kubernetes.manifests import job_manifests, pod_manifests
+    from tfcluster.providers.kubernetes.manifests import job_manifests
     from tfcluster.providers.kubernetes.request import KubernetesSpec
 
     topology, request = load_spec_topology(spec, None)
@@ -38,5 +45,18 @@ def manifests_command(spec: Path | None, export: str | None, command: tuple[str,
     if (export is None) == bool(command):
         message = "--export job requires a COMMAND" if export else "a COMMAND is only for --export job"
         raise usage_error(message, "For example: tfcluster manifests --export job cluster.yaml python3 /app/train.py")
-    manifests = job_manifests(topology, request, command) if export else pod_manifests(topology, request)
-    echo(manifests.rstrip("\n"))
+    objects = job_manifests(topology, request, command) if export else _all_manifests(topology, request)
+    echo(objects.rstrip("\n"))
+
+
+def _all_manifests(topology: ClusterTopology, request: KubernetesSpec) -> str:
+    """Return the manifests with which the pods start their tasks by themselves."""
+    from tfcluster.providers.kubernetes.kubectl import place_for_manifests
+    from tfcluster.providers.kubernetes.manifests import code_manifest, pod_manifests, topology_manifests
+
+    objects = [code_manifest(topology.cluster, request.namespace)]
+    if request.namespace is None:
+        objects.append(_NO_NAMESPACE)
+    else:
+        objects.append(topology_manifests(place_for_manifests(topology, request), request.namespace))
+    return "---\n".join([*objects, pod_manifests(topology, request)])

@@ -6,6 +6,7 @@ A host is then one that `connect:` reaches, by `kubectl exec`.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import re
 import shlex
@@ -17,12 +18,24 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from tfcluster import settings
 from tfcluster.core.hosts import Provided
+from tfcluster.core.secrets import has_secrets
 from tfcluster.core.topology import OPEN, ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.providers.kubernetes.manifests import CONTAINER, INSTANCE, MANAGED_BY, pod_manifests
+from tfcluster.providers.kubernetes.manifests import (
+    CONTAINER,
+    INSTANCE,
+    MANAGED_BY,
+    code_manifest,
+    object_names,
+    pod_manifests,
+    topology_manifests,
+)
 from tfcluster.providers.kubernetes.pods import PodSet
+from tfcluster.providers.kubernetes.start import SESSION
 from tfcluster.providers.programs import find_program, run_program
+from tfcluster.transport.provision import code_session
 
 if TYPE_CHECKING:
     import subprocess
@@ -35,12 +48,14 @@ _REQUEST_SECONDS = 10.0  # for its answer to the first one, before anything is a
 _SILENT_SECONDS = 2.0  # of a command of kubectl, until `up` shows that it waits for it
 _POLL_SECONDS = 1.0  # while pods start
 _FIELD_MANAGER = "tfcluster"
-_KINDS = "statefulsets.apps,services,networkpolicies.networking.k8s.io"
+_KINDS = "statefulsets.apps,services,networkpolicies.networking.k8s.io,configmaps"
 _RIGHTS = (
     *((verb, kind) for kind in _KINDS.split(",") for verb in ("get", "list", "create", "patch", "delete")),
     *((verb, "pods") for verb in ("get", "list", "delete")),
     ("create", "pods/exec"),
 )
+# With secret values. To list secrets would be a right to read all of them.
+_SECRET_RIGHTS = tuple((verb, "secrets") for verb in ("create", "patch", "delete"))
 _RELEASE_RIGHTS = tuple(
     (verb, kind) for verb, kind in _RIGHTS if kind in _KINDS.split(",") and verb in ("list", "delete")
 )
@@ -83,21 +98,26 @@ def find_pods(cluster: str, request: KubernetesSpec) -> PodSet:
     return PodSet(cluster, name, request.namespace or context.get("namespace") or "default")
 
 
-def check(pods: PodSet) -> None:
+def check(pods: PodSet, *, with_secrets: bool = False) -> None:
     """Raise an error if the namespace does not exist, the user lacks a right, or objects there are not tfcluster's."""
     _ask(pods)
-    if missing := _missing_rights(pods):
+    if missing := _missing_rights(pods, (*_RIGHTS, *(_SECRET_RIGHTS if with_secrets else ()))):
         raise _rights_error(pods, missing, "nothing was applied")
     _check_namespace(pods)
-    for each in json.loads(_run(pods, "get", _KINDS, "--output=json"))["items"]:
-        metadata = each["metadata"]
-        if metadata["name"] == pods.cluster and metadata.get("labels", {}).get(MANAGED_BY[0]) != MANAGED_BY[1]:
+    foreign = _run(pods, "get", _KINDS, f"--selector={MANAGED_BY[0]}!={MANAGED_BY[1]}", "--output=name").split()
+    for kind, name in map(_split_name, foreign):
+        if name in object_names(pods.cluster) if kind == "configmap" else name == pods.cluster:
             raise ClusterError(
-                f"{each['kind']} {pods.cluster!r} in namespace {pods.namespace!r} does not belong to tfcluster: "
-                "nothing was applied",
+                f"{kind} {name!r} in namespace {pods.namespace!r} does not belong to tfcluster: nothing was applied",
                 hint="Give the cluster another `name:`.",
                 exit_code=ExitCode.USAGE,
             )
+
+
+def _split_name(printed: str) -> tuple[str, str]:
+    """Return the kind and the name of an object that kubectl has printed as `statefulset.apps/train`."""
+    kind, _, name = printed.partition("/")
+    return kind.partition(".")[0], name
 
 
 def check_release(pods: PodSet) -> None:
@@ -112,16 +132,17 @@ def check_release(pods: PodSet) -> None:
         raise _rights_error(pods, missing, "nothing was stopped")
 
 
-def _ask(pods: PodSet) -> None:
-    """Ask the API server one question, which it cannot answer without its storage, and wait for a short time.
+def _ask(pods: PodSet) -> bool:
+    """Ask the API server whether there is the StatefulSet of a cluster, and wait for its answer for a short time.
 
-    Other commands of kubectl are several requests, each with its own time-out.
+    Without its storage, it cannot answer. Other commands of kubectl are several requests, each with its own time-out.
     """
     path = f"/apis/apps/v1/namespaces/{pods.namespace}/statefulsets/{pods.cluster}"
     arguments = [*_options(pods), "get", f"--raw={path}", f"--request-timeout={_REQUEST_SECONDS:g}s"]
     result = _call(arguments)
     if result.returncode and not re.search(r"\((NotFound|Forbidden)\)", result.stderr):
         raise _failure(arguments, result.stderr)
+    return result.returncode == 0
 
 
 def _rights_error(pods: PodSet, missing: list[str], consequence: str) -> ClusterError:
@@ -164,6 +185,11 @@ def _check_namespace(pods: PodSet) -> None:
         )
 
 
+def exists(pods: PodSet) -> bool:
+    """Return whether there is the StatefulSet of a cluster; a server that does not answer is waited for shortly."""
+    return _ask(pods) and replicas(pods) > 0
+
+
 def replicas(pods: PodSet) -> int:
     """Return how many pods the cluster has now, as its StatefulSet says it."""
     found = _run(pods, "get", "statefulsets.apps", pods.cluster, "--ignore-not-found", "--output=json").strip()
@@ -184,10 +210,41 @@ def find_outdated(pods: PodSet, topology: ClusterTopology, request: KubernetesSp
 
 def apply(pods: PodSet, topology: ClusterTopology, request: KubernetesSpec, count: int) -> list[str]:
     """Apply the manifests with a number of pods; return the pods that exist and are of an earlier version of them."""
+    _apply_code(pods)
     _apply(pods, pod_manifests(topology, request, count))
     if topology.network == OPEN:
         _run(pods, "delete", "networkpolicies.networking.k8s.io", f"--selector={_selector(pods.cluster)}")
     return _pods_without(pods, _wait_for_controller(pods)["status"].get("updateRevision"))
+
+
+def _apply_code(pods: PodSet) -> None:
+    """Apply the ConfigMap with tfcluster's code, unless it has this version."""
+    query = f"--output=jsonpath={{.data.{SESSION.replace('.', chr(92) + '.')}}}"
+    found = _run(pods, "get", "configmaps", object_names(pods.cluster)[0], "--ignore-not-found", query).strip()
+    if found != json.dumps(code_session(None)):
+        _apply(pods, code_manifest(pods.cluster, None), "--force-conflicts")  # with who has applied the manifests
+
+
+def apply_topology(pods: PodSet, topology: ClusterTopology) -> None:
+    """Apply the code and the topology of a cluster that is up, with which a new pod starts its tasks."""
+    _apply_code(pods)
+    _apply(pods, topology_manifests(topology, None), "--force-conflicts")
+    if not has_secrets(topology):
+        _delete_secrets(pods)
+
+
+def delete_topology(pods: PodSet) -> None:
+    """Delete what starts tasks in a new pod, or in a container that is restarted."""
+    _run(pods, "delete", "configmaps", object_names(pods.cluster)[1], "--ignore-not-found", "--wait=false")
+    _delete_secrets(pods)
+
+
+def _delete_secrets(pods: PodSet) -> None:
+    """Delete the secret values, if there are any, by the name of their object: to list secrets is to read all."""
+    arguments = [*_options(pods), "delete", "secrets", object_names(pods.cluster)[2]]
+    result = _call([*arguments, "--ignore-not-found", "--wait=false"])
+    if result.returncode and "(Forbidden)" not in result.stderr:  # without that right, none were applied
+        raise _failure(arguments, result.stderr)
 
 
 def _wait_for_controller(pods: PodSet) -> dict[str, Any]:
@@ -349,6 +406,21 @@ def place(topology: ClusterTopology, pods: PodSet, image: str) -> ClusterTopolog
     )
 
 
+def place_for_manifests(topology: ClusterTopology, request: KubernetesSpec) -> ClusterTopology:
+    """Return a topology on pods that do not exist yet, in which each has its own ports and all of its GPUs."""
+    pods = PodSet(topology.cluster, request.context or "", request.namespace or "")
+    placed = place(topology, pods, request.image)
+    for host in placed.hosts:
+        tasks = [task for task in (*placed.tasks, *placed.reserved) if task.host == host.name]
+        taken, gpus = placed.ports_on(host.name), itertools.count()
+        free = (port for port in itertools.count(settings.FIRST_PORT) if port not in taken)
+        ports = {task.name: next(free) for task in tasks if task.port is None}
+        placed = placed.with_allocation(
+            ports, {task.name: [str(next(gpus)) for _ in range(task.gpus)] for task in placed.on(host.name)}
+        )
+    return placed
+
+
 def _connect(pods: PodSet, host: str) -> str:
     words = ["kubectl", *_options(pods), "exec", "-i"]  # found on PATH: the place of a host outlives an upgrade
     return f"{shlex.join(words)} {{terminal:-t}} {pods.pod(host)} -c {CONTAINER} --"
@@ -358,35 +430,19 @@ def release(pods: PodSet) -> None:
     """Delete what `up` has applied for a cluster; volumes stay."""
     try:
         _run(pods, "delete", _KINDS, f"--selector={_selector(pods.cluster)}")
+        _delete_secrets(pods)
     except ClusterError as error:
         hint = f"{error.hint} `tfcluster down -c {pods.cluster}` then deletes the pods.".lstrip()
         raise ClusterError(f"the pods may still exist: {error.message}", hint=hint, exit_code=error.exit_code) from None
 
 
-def find_objects(pods: PodSet) -> list[str]:
-    """Return the names of what `up` has applied for a cluster, from whichever machine."""
-    found = _run(pods, "get", _KINDS, f"--selector={_selector(pods.cluster)}", "--output=name").split()
-    return [name.partition(".")[0] + "/" + name.rpartition("/")[2] if "." in name else name for name in found]
-
-
-def nothing_found(pods: PodSet) -> ClusterError:
-    """Build the error for a place that has no object of a cluster."""
-    return ClusterError(
-        f"cluster {pods.cluster!r} is not running: namespace {pods.namespace!r} in context {pods.context!r} has "
-        "nothing of it",
-        hint=f"`kubectl get statefulsets --all-namespaces --selector={INSTANCE}={pods.cluster}` looks everywhere.",
-        exit_code=ExitCode.NOT_RUNNING,
-    )
-
-
-def not_started_here(cluster: str, request: KubernetesSpec, spec: str) -> ClusterError:
+def not_started_here(cluster: str, request: KubernetesSpec) -> ClusterError:
     """Build the error for a cluster whose pods, if there are any, this machine has not made."""
     place = [f"--{name}={value}" for name in ("context", "namespace") if (value := getattr(request, name))]
     command = shlex.join(["kubectl", *place, "delete", _KINDS, f"--selector={_selector(cluster)}"])
     return ClusterError(
         f"cluster {cluster!r} was not started from this machine, which knows of no pods of it",
-        hint="`tfcluster up` makes its pods, or continues with those that exist, which `tfcluster down` then deletes. "
-        f"To delete them at once: `tfcluster down {shlex.quote(spec)}`, or `{command}`.",
+        hint=f"`tfcluster up` makes its pods. To delete what may be left of earlier ones: `{command}`.",
         exit_code=ExitCode.NOT_RUNNING,
     )
 
@@ -403,7 +459,8 @@ def _selector(cluster: str) -> str:
 
 
 def _options(pods: PodSet) -> list[str]:
-    return [f"--context={pods.context}", f"--namespace={pods.namespace}"]
+    context = [f"--context={pods.context}"] if pods.context else []  # that of kubectl in a topology of `manifests`
+    return [*context, f"--namespace={pods.namespace}"]
 
 
 def _program() -> str:

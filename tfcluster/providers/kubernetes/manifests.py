@@ -1,16 +1,26 @@
-"""The manifests of a cluster of pods, as YAML for people: what `up` applies, and a plain Job without tfcluster."""
+"""The manifests of a cluster of pods, as YAML for people: what `up` applies, and a plain Job without tfcluster.
+
+With the topology they are an `up` by themselves: the pods find tfcluster's code and the topology in ConfigMaps, and
+start their tasks. `up` applies the topology after it has started the tasks, for pods that replace others.
+"""
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import re
 import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from tfcluster.core.secrets import has_secrets, values_of, without_values
 from tfcluster.core.topology import CLOSED, ClusterTopology
-from tfcluster.paths import CODE_LINK, LOCK, SOCKET
-from tfcluster.transport.provision import in_environment
+from tfcluster.paths import LOCK, SOCKET
+from tfcluster.protocol.serialization import to_stored
+from tfcluster.providers.kubernetes import start
+from tfcluster.providers.kubernetes.start import CODE, MOUNTED, SECRETS, SESSION, TOPOLOGY
+from tfcluster.transport.provision import code_session, code_zip, in_environment
 
 if TYPE_CHECKING:
     from tfcluster.providers.kubernetes.request import KubernetesSpec
@@ -34,7 +44,7 @@ metadata:
   name: {name}
 {namespace}  labels: &labels
     app.kubernetes.io/managed-by: tfcluster
-    app.kubernetes.io/instance: {name}
+    app.kubernetes.io/instance: {cluster}
 """
 _SERVICE = """\
 # Gives each pod a name that the others can resolve, also before it is ready.
@@ -92,9 +102,7 @@ kind: StatefulSet
             exit 0
           }}
           trap end TERM
-          if cd "$state/{code_link}" 2>/dev/null; then
-            {resume} {cluster} "$host"
-          fi
+          {start} {cluster} "$host"
           while :; do sleep 3600 & wait $!; done
         # Ready: the agent listens.
         readinessProbe:
@@ -109,6 +117,7 @@ kind: StatefulSet
 {container_rest}"""
 _WARN = f'import json, os, signal; os.kill(json.load(open("{LOCK}"))["pid"], signal.SIGPWR)'
 _PROBE = f'import socket; socket.socket(socket.AF_UNIX).connect("{SOCKET}")'
+_START = f'import sys; sys.path.insert(0, "{MOUNTED / CODE}"); from {start.__name__} import install; install()'
 _POD = f"""\
       automountServiceAccountToken: false
       enableServiceLinks: false
@@ -132,10 +141,47 @@ _CONTAINER_REST = """\
         - name: home
           mountPath: {home}
 """
-_EMPTY_HOME = """\
+_MOUNT = """\
+        - name: start
+          mountPath: {mounted}
+"""
+_VOLUMES = """\
       volumes:
+"""
+_EMPTY_HOME = """\
       - name: home
         emptyDir: {}
+"""
+# The objects with which a new pod starts its tasks; the topology is known once they have started.
+_START_VOLUME = """\
+      - name: start
+        projected:
+          sources:
+          - configMap: {{name: {code}}}
+          - configMap: {{name: {topology}, optional: true}}
+          - secret: {{name: {secrets}, optional: true}}
+"""
+_CODE = """\
+# tfcluster's code, as a zip archive.
+apiVersion: v1
+kind: ConfigMap
+{metadata}data:
+  {session_file}: {session}
+binaryData:
+  {code_file}: {code}
+"""
+_TOPOLOGY = """\
+# The tasks of the cluster, which a new pod starts, as compressed JSON.
+apiVersion: v1
+kind: ConfigMap
+{metadata}binaryData:
+  {file}: {topology}
+"""
+_SECRETS = """\
+apiVersion: v1
+kind: Secret
+{metadata}stringData:
+  {file}: {secrets}
 """
 _CLAIMED_HOME = """\
   volumeClaimTemplates:
@@ -189,9 +235,15 @@ os.execvp(sys.argv[1], sys.argv[1:])
 _JOB_PORT = 2222
 
 
+def object_names(cluster: str) -> tuple[str, str, str]:
+    """Return the names of the objects with the code, the topology and the secrets of a cluster."""
+    return f"{cluster}-tfcluster-code", f"{cluster}-tfcluster-topology", f"{cluster}-tfcluster-secrets"
+
+
 def pod_manifests(topology: ClusterTopology, request: KubernetesSpec, replicas: int | None = None) -> str:
-    """Return the objects of a cluster of pods, as many as the spec says, or `replicas`."""
+    """Return the objects of a cluster of pods, as many as the spec says, or `replicas`, without its topology."""
     name, host = topology.cluster, topology.hosts[0]
+    code_name, topology_name, secrets_name = map(_scalar, object_names(name))
     metadata = _metadata(name, request.namespace)
     stateful_set = _STATEFUL_SET.format(
         **{
@@ -200,17 +252,45 @@ def pod_manifests(topology: ClusterTopology, request: KubernetesSpec, replicas: 
             "replicas": replicas or request.pods,
             "pod": _POD,
         },
-        **{"container": CONTAINER, "image": _scalar(request.image), "code_link": CODE_LINK, "cluster": name},
-        resume=in_environment(f"{shlex.quote(host.interpreter)} -m tfcluster.transport.resume", host.shell),
+        **{"container": CONTAINER, "image": _scalar(request.image), "cluster": name},
+        start=in_environment(f"{shlex.quote(host.interpreter)} -c {shlex.quote(_START)}", host.shell),
         grace=_GRACE,
         lock=LOCK,
         warn=in_environment(f"{shlex.quote(host.interpreter)} -c {shlex.quote(_WARN)}", host.shell),
         probe=in_environment(f"{shlex.quote(host.interpreter)} -c {shlex.quote(_PROBE)}", host.shell),
-        container_rest=_container_rest(request),
+        container_rest=_container_rest(request) + _MOUNT.format(mounted=MOUNTED),
     )
-    stateful_set += _EMPTY_HOME if request.storage is None else _CLAIMED_HOME.format(storage=_scalar(request.storage))
+    stateful_set += _VOLUMES + (_EMPTY_HOME if request.storage is None else "")
+    stateful_set += _START_VOLUME.format(code=code_name, topology=topology_name, secrets=secrets_name)
+    stateful_set += "" if request.storage is None else _CLAIMED_HOME.format(storage=_scalar(request.storage))
     policy = [_POLICY.format(metadata=metadata)] if topology.network == CLOSED else []
     return "---\n".join([_SERVICE.format(metadata=metadata), *policy, stateful_set])
+
+
+def code_manifest(cluster: str, namespace: str | None) -> str:
+    """Return the ConfigMap with tfcluster's code."""
+    return _CODE.format(
+        metadata=_metadata(object_names(cluster)[0], namespace, cluster),
+        session_file=SESSION,
+        session=json.dumps(json.dumps(code_session(None))),
+        code_file=CODE,
+        code=base64.b64encode(code_zip()).decode(),
+    )
+
+
+def topology_manifests(topology: ClusterTopology, namespace: str | None) -> str:
+    """Return the ConfigMap with the topology of a cluster, and the Secret with its secret values, if it has any."""
+    cluster = topology.cluster
+    _, topology_name, secrets_name = object_names(cluster)
+    stored = json.dumps(to_stored(without_values(topology)))
+    compressed = base64.b64encode(gzip.compress(stored.encode(), mtime=0)).decode()
+    metadata = _metadata(topology_name, namespace, cluster)
+    objects = [_TOPOLOGY.format(metadata=metadata, file=TOPOLOGY, topology=compressed)]
+    if has_secrets(topology):
+        values = json.dumps(json.dumps(values_of(topology)))
+        metadata = _metadata(secrets_name, namespace, cluster)
+        objects.append(_SECRETS.format(metadata=metadata, file=SECRETS, secrets=values))
+    return "---\n".join(objects)
 
 
 def job_manifests(topology: ClusterTopology, request: KubernetesSpec, arguments: Sequence[str]) -> str:
@@ -232,12 +312,12 @@ def job_manifests(topology: ClusterTopology, request: KubernetesSpec, arguments:
         container_rest=_container_rest(request),
     )
     policy = [_POLICY.format(metadata=metadata)] if topology.network == CLOSED else []
-    return "---\n".join([_SERVICE.format(metadata=metadata), *policy, job + _EMPTY_HOME])
+    return "---\n".join([_SERVICE.format(metadata=metadata), *policy, job + _VOLUMES + _EMPTY_HOME])
 
 
-def _metadata(name: str, namespace: str | None) -> str:
+def _metadata(name: str, namespace: str | None, cluster: str | None = None) -> str:
     line = "" if namespace is None else f"  namespace: {_scalar(namespace)}\n"
-    return _METADATA.format(name=_scalar(name), namespace=line)
+    return _METADATA.format(name=_scalar(name), namespace=line, cluster=_scalar(cluster or name))
 
 
 def _container_rest(request: KubernetesSpec) -> str:

@@ -10,7 +10,7 @@ class PodSet:
     """The pods of a cluster, as the registry has them; their objects have the name of the cluster."""
 
     cluster: str
-    context: str  # of kubectl
+    context: str  # of kubectl; empty for its current one
     namespace: str
 
     def pod(self, host: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, ClassVar
 
 from tfcluster.core.plan import HostStep
+from tfcluster.core.secrets import has_secrets
 from tfcluster.core.text import pluralize
 from tfcluster.core.topology import CLOSED, PS_JOB, ClusterTopology
 from tfcluster.errors import ClusterError, usage_error
@@ -41,22 +42,22 @@ class KubernetesProvider(Provider["KubernetesSpec"]):
         return self.pods
 
     @classmethod
-    def not_started_here(cls, cluster: str, request: KubernetesSpec, spec: str) -> ClusterError:
+    def not_started_here(cls, cluster: str, request: KubernetesSpec) -> ClusterError:
         """Return the error for a cluster whose pods, if there are any, this machine has not made."""
-        return kubectl.not_started_here(cluster, request, spec)
+        return kubectl.not_started_here(cluster, request)
 
     def check(self, topology: ClusterTopology, request: KubernetesSpec) -> str:
         """Check that the namespace exists, and that the user may apply the manifests there."""
-        pods = self._find_pods(request)
+        pods = self._find_pods(topology, request)
         return f"namespace {pods.namespace!r} of context {pods.context!r} can have the pods"
 
-    def _find_pods(self, request: KubernetesSpec) -> PodSet:
+    def _find_pods(self, topology: ClusterTopology, request: KubernetesSpec) -> PodSet:
         """Return the place for the pods, which is checked; an error says that the cluster has them in another one."""
         # Only here: the current context of kubectl may change until the end.
         if self._checked is None:
             pods = kubectl.find_pods(self.cluster, request)
             self._reject_other_place(pods)
-            kubectl.check(pods)
+            kubectl.check(pods, with_secrets=has_secrets(topology))
             self._checked = pods
         return self._checked
 
@@ -72,7 +73,7 @@ class KubernetesProvider(Provider["KubernetesSpec"]):
         if self.pods is None:
             return HostPlan()
         with kubectl.show_slow_calls(show):
-            pods = self._find_pods(request)
+            pods = self._find_pods(topology, request)
             placed, present = kubectl.place(topology, pods, request.image), kubectl.replicas(pods)
             if not present:
                 return HostPlan()
@@ -91,13 +92,15 @@ class KubernetesProvider(Provider["KubernetesSpec"]):
             return self._acquire(topology, request, command)
 
     def _acquire(self, topology: ClusterTopology, request: KubernetesSpec, command: Acquisition) -> ClusterTopology:
-        pods = self._find_pods(request)
+        pods = self._find_pods(topology, request)
         placed, present = kubectl.place(topology, pods, request.image), kubectl.replicas(pods)
         count = max(present, request.pods)
         outdated = kubectl.find_outdated(pods, topology, request, count) if present else []
         adopted = (_adoption(pods, present),) if self.pods is None and present else ()
         command.confirm((*adopted, *_replacements(topology, outdated)))
         self.is_acquired = True
+        if not present:  # somebody has deleted the pods alone
+            kubectl.delete_topology(pods)
         if self.pods is None:  # before anything is applied: `down` deletes what an interrupt leaves
             self.pods = pods
             command.remember(placed.hosts)
@@ -113,25 +116,34 @@ class KubernetesProvider(Provider["KubernetesSpec"]):
         kubectl.wait_until_running(pods, request.pods, command.show)
         return placed
 
+    def locate(self, topology: ClusterTopology, request: KubernetesSpec) -> ClusterTopology | None:
+        """Find the pods by the name and the labels of their objects."""
+        try:
+            pods = kubectl.find_pods(self.cluster, request)
+        except ClusterError:
+            return None
+        if not kubectl.exists(pods):
+            return None
+        self.pods = pods
+        return kubectl.place(topology, pods, request.image)
+
+    def store_topology(self, topology: ClusterTopology) -> None:
+        """Apply the topology, with which a pod that replaces another one starts its tasks."""
+        if not any(task.lost_secrets for task in topology.tasks):  # an earlier one has them
+            kubectl.apply_topology(self._known_pods, topology)
+
+    def forget_topology(self) -> None:
+        """Delete the topology, so that no pod starts the tasks again."""
+        kubectl.delete_topology(self._known_pods)
+
     def reject_foreign(self, topology: ClusterTopology, request: KubernetesSpec) -> None:
         """Raise an error if there are pods that were not made from here."""
-        pods = self._find_pods(request)
+        pods = self._find_pods(topology, request)
         if self.pods is None and kubectl.replicas(pods):
             raise usage_error(
                 f"namespace {pods.namespace!r} has pods of a cluster {self.cluster!r} that was not started from here",
                 "Give this one another `name:`, as a launch deletes its pods at the end.",
             )
-
-    def find_foreign(self, request: KubernetesSpec) -> str | None:
-        """Find the objects of the cluster by their labels."""
-        if self.pods is not None:
-            return None
-        pods = kubectl.find_pods(self.cluster, request)
-        found = kubectl.find_objects(pods)
-        if not found:
-            raise kubectl.nothing_found(pods)
-        self.pods = pods
-        return f"{', '.join(found)} in namespace {pods.namespace!r} of context {pods.context!r}"
 
     def remove_surplus(self, topology: ClusterTopology, request: KubernetesSpec) -> None:
         """Delete the pods that the spec no longer has."""

@@ -37,7 +37,7 @@ class SlurmProvider(Provider["SlurmSpec"]):
         return self.job
 
     @classmethod
-    def not_started_here(cls, cluster: str, request: SlurmSpec, spec: str) -> ClusterError:
+    def not_started_here(cls, cluster: str, request: SlurmSpec) -> ClusterError:
         """Return the error for a cluster of which this machine knows no job."""
         return ClusterError(
             f"cluster {cluster!r} was not started from this machine: no job of it is known here",

@@ -18,15 +18,12 @@ from tfcluster import settings
 from tfcluster.core.hosts import Provided
 from tfcluster.errors import ClusterError
 from tfcluster.paths import (
-    CODE_LINK,
-    PACKAGE_ROOT,
     closest_existing,
     set_state_home,
     state_folder,
     state_home,
     system_error,
 )
-from tfcluster.process_mark import mark_of
 from tfcluster.protocol.codec import encode
 from tfcluster.protocol.serialization import decode
 from tfcluster.providers import load_host_side
@@ -35,6 +32,7 @@ from tfcluster.transport.errors import UnrecordedProcessesError
 from tfcluster.transport.link.multiplexer import Answer, HostRequest, serve_link
 from tfcluster.transport.local import LocalTransport, start_agents_by
 from tfcluster.transport.remote.bootstrap import send_message
+from tfcluster.transport.resume import keep_code
 
 #: A reply, and the connection that it precedes, if any.
 Reply = tuple[dict[str, Any], socket.socket | None]
@@ -106,11 +104,7 @@ class _RequestHandler:
             agent = transport.open(start=start, upgrade=upgrade, dry=dry)
         except UnrecordedProcessesError as error:
             return {"unrecorded": error.message}, None
-        # Keep the version of the code that a journal names, see `remote.install.prune`. The link leads to one beside
-        # the journal, which the agent may not have written yet.
-        state = state_folder(self._cluster, self._host)
-        with contextlib.suppress(OSError):  # it is there already
-            (PACKAGE_ROOT.parent / f".{mark_of(state)}").symlink_to(state / CODE_LINK)
+        keep_code(self._cluster, self._host)
         return {"pid": agent.pid, "notes": notes}, agent.take_socket()
 
     def _port(self, port: int) -> Reply:
