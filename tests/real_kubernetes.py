@@ -170,7 +170,7 @@ def test_without_access_nothing_is_half_down_and_another_machine_can_delete_the_
     assert sandbox.status()["state"] == "running"
     elsewhere = {"XDG_STATE_HOME": str(sandbox.folder / "elsewhere")}
     refused = sandbox("down", spec, code=2, env=elsewhere).stderr
-    assert "cluster 'train' was not started from here: " in refused
+    assert "was not started from here" in refused
     sandbox("down", spec, "--yes", env=elsewhere, timeout=300)
     wait_for(lambda: not pods.objects(), 120)
-    assert "nothing of it" in sandbox("down", spec, code=3, env=elsewhere).stderr
+    assert "no pods of it were found" in sandbox("down", spec, code=3, env=elsewhere).stderr

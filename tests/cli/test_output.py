@@ -32,8 +32,8 @@ WRITERS = {
     "transport/remote/bootstrap.py",  # on a host, to the command
     "transport/resume.py",  # to systemd's journal or cron's mail
 }
-#: What runs in processes of the agent, whose standard output is a log.
-AWAY = ("agent/", "processes/", "programs/")
+#: What runs in processes of the agent or of a pod, whose standard output is a log.
+AWAY = ("agent/", "processes/", "programs/", "providers/kubernetes/start.py")
 
 
 def test_lines_json_and_usage_errors_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:

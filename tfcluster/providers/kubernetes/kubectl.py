@@ -441,7 +441,7 @@ def not_started_here(cluster: str, request: KubernetesSpec) -> ClusterError:
     place = [f"--{name}={value}" for name in ("context", "namespace") if (value := getattr(request, name))]
     command = shlex.join(["kubectl", *place, "delete", _KINDS, f"--selector={_selector(cluster)}"])
     return ClusterError(
-        f"cluster {cluster!r} was not started from this machine, which knows of no pods of it",
+        f"cluster {cluster!r} was not started from this machine, and no pods of it were found",
         hint=f"`tfcluster up` makes its pods. To delete what may be left of earlier ones: `{command}`.",
         exit_code=ExitCode.NOT_RUNNING,
     )
