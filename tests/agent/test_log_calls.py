@@ -37,7 +37,7 @@ class Cluster:
         self.quitting = asyncio.Event()
         self.runs = SimpleNamespace(watcher=FolderWatcher())
         self.tasks_here: list[SimpleNamespace] = []
-        topology = SimpleNamespace(on=lambda host: self.tasks_here)
+        topology = SimpleNamespace(on=lambda host: self.tasks_here, has_servers=True)
         self.supervisor = SimpleNamespace(topology=topology, host="localhost")
         for short in tasks:
             self.add(short)

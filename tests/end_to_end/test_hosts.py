@@ -176,7 +176,7 @@ def test_the_log_of_a_task_is_asked_of_its_host_alone(two: Sandbox) -> None:
         }
         lost = two("logs", "-n", "1", "-o", "json", code=5)
     assert {line["task"] for line in lines_of(lost.stdout)} == {"ps:0", "worker:0"}
-    assert "no task 'chief'" in two("logs", "worker:1", "chief", code=2).stderr
+    assert "no task or run 'chief'" in two("logs", "worker:1", "chief", code=2).stderr
 
 
 def test_a_program_runs_where_the_head_is_and_on_all_hosts(two: Sandbox) -> None:

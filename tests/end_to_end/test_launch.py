@@ -314,6 +314,9 @@ def test_a_cluster_for_the_time_of_the_run(alone: Sandbox, arguments: list[str])
     name = "two" if "two.yaml" in arguments else "launch"
     (run,) = alone.json("runs", "-c", name)
     assert run["state"] == "failed"
+    shown = alone("logs", "-c", name).stdout.splitlines()
+    assert f"{run['run']} worker:0 | doing 3" in shown, "of a cluster without servers, the latest run is shown"
+    assert "no task or run 'nobody'" in alone("logs", "nobody", "-c", name, code=2).stderr
 
 
 @pytest.mark.slow

@@ -125,6 +125,15 @@ def test_a_detached_run_is_listed_attached_to_and_cancelled(demo: Sandbox) -> No
         [result["run"], "pi", "succeeded"],
         ["samples=1000", "seed=3", f"pi={result['result']['pi']:.6g}"],
     )
+    latest = demo("attach")
+    assert f"the latest run is {last['run']}\n" in latest.stderr
+    assert latest.stdout == demo("attach", last["run"]).stdout
+    others = sorted([demo.json("run", "pi", "--samples", "10", "--name", "twin")["run"] for _ in range(2)])
+    for command in ("logs", "attach", "runs"):
+        assert f"several runs begin with 'twin': {', '.join(others)}" in demo(command, "twin", code=2).stderr
+    unknown = demo("logs", "nobody", code=2).stderr
+    assert "no task or run 'nobody'" in unknown
+    assert "The tasks are ps:0, worker:0, worker:1. `tfcluster runs` lists the runs." in unknown
     for command in ("runs", "logs", "events"):  # of a cluster on other hosts nothing may be known here
         error = demo(command, "-c", "never", code=3).stderr
         assert "cluster 'never' is not running" in error

@@ -87,7 +87,8 @@ def command(
 ) -> None:
     """Show the logs of all tasks, or of each TASK: worker:1, /job:worker/task:1, worker for all of a job, or a
     pattern with wildcards in quotes, such as 'worker:[0-3]'. With the id of a run instead of a task, it shows what the
-    run's program printed, and for a launch, which member printed it.
+    run's program printed, and for a launch, which member printed it. If the cluster has no servers, as that of `launch
+    --workers`, the latest run is shown by default.
 
     Lines of several tasks are sorted by time. --follow continues when a task or the cluster's agent is restarted. The
     logs of a cluster that is down can be read too. Lines from before the latest start of the cluster are shown only

@@ -151,19 +151,22 @@ def command(run: str | None, tail: int | None, cluster: str | None, output: str)
 
 
 @click.command("attach", epilog="Example: tfcluster attach pi-3f9a")
-@click.argument("run", shell_complete=complete_runs)
+@click.argument("run", required=False, shell_complete=complete_runs)
 @cluster_option
 @output_option
-def attach_command(run: str, cluster: str | None, output: str) -> int:
+def attach_command(run: str | None, cluster: str | None, output: str) -> int:
     """Show a RUN's progress and output from its beginning to its result, and exit as `run` itself would.
 
-    RUN is an id or a unique prefix of one. Ctrl-C detaches and does not affect the run; `tfcluster cancel` stops it.
-    A run that has ended is shown from its record, even if the cluster is down.
+    RUN is an id or a unique prefix of one, by default the latest run. Ctrl-C detaches and does not affect the run;
+    `tfcluster cancel` stops it. A run that has ended is shown from its record, even if the cluster is down.
     """
-    from tfcluster.client.runs.runs import attach
+    from tfcluster.client.runs.runs import attach, latest_run
 
+    known = resolve_target(cluster)
+    if run is None:
+        run = latest_run(known)
+        echo(f"the latest run is {run}", err=True)
     try:
-        known = resolve_target(cluster)
         return show(attach(known, run), known, output)
     except KeyboardInterrupt:
         echo(complete_hint(f"detached; stop it with `tfcluster cancel {run}`"), err=True)

@@ -19,7 +19,7 @@ from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.runs.locate import locate_run
 from tfcluster.core.log_levels import LogLevel
 from tfcluster.core.text import compile_patterns
-from tfcluster.core.topology import latest_topology, matching_tasks
+from tfcluster.core.topology import latest_topology, matching_tasks, unknown_log
 from tfcluster.errors import ClusterError, ExitCode, usage_error
 from tfcluster.protocol.api.cluster import TopologyRequest
 from tfcluster.protocol.api.logs import AGENT_LOG, EventsRequest, LogPositions, LogsRequest
@@ -210,11 +210,13 @@ def hosts_for_logs(cluster: Cluster, names: Sequence[str]) -> Mapping[str, Seque
         try:
             short_names = matching_tasks([name], list(hosts))
         except ClusterError as error:  # it may be the name of a run, whose logs are on the host that leads it
+            leader, run_id = locate_run(cluster, name, start=True)
             try:
-                leader, run_id = locate_run(cluster, name, start=True)
                 _names_known_to(cluster, [leader.head], [run_id])
             except ClusterError as run_error:
-                raise (error if run_error.exit_code is ExitCode.USAGE else run_error) from None
+                if run_error.exit_code is not ExitCode.USAGE:
+                    raise
+                raise unknown_log(name, error.hint) from None
             routes.setdefault(leader.head, []).append(run_id)
             continue
         for short in short_names:

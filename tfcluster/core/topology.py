@@ -273,6 +273,11 @@ def matching_tasks(arguments: Sequence[str], shorts: Sequence[str]) -> list[str]
     return [short for short in shorts if not names or any(_matches(name, short) for name in names)]
 
 
+def unknown_log(name: str, tasks: str) -> ClusterError:
+    """Return the error for a name of neither a task nor a run; `tasks` is the hint that names the tasks, if any."""
+    return usage_error(f"no task or run {name!r}", f"{tasks} `tfcluster runs` lists the runs.".lstrip())
+
+
 def _matches(name: str, short: str) -> bool:
     return fnmatchcase(short, name) or fnmatchcase(short.partition(":")[0], name)
 

@@ -29,8 +29,9 @@ from tfcluster.agent.logs.log_reader import READERS, LogReader, RawOutput, Rotat
 from tfcluster.agent.runs.store import RunStore
 from tfcluster.agent.subprocesses import ChildProcess
 from tfcluster.core.log_levels import LevelFilter, LogLevel, Visibility
+from tfcluster.core.runs import find_run, matching_runs
 from tfcluster.core.text import compile_patterns
-from tfcluster.core.topology import matching_tasks
+from tfcluster.core.topology import matching_tasks, unknown_log
 from tfcluster.errors import ClusterError
 from tfcluster.os.daemonize import detach
 from tfcluster.paths import LOCAL_HOST
@@ -268,7 +269,7 @@ class LogHandlers:
 
     async def logs(self, request: LogsRequest) -> Response[LogEvent | LogPositions, Done]:
         """Send lines of the logs of tasks and runs; see `LogsRequest`."""
-        tasks = request.tasks
+        tasks = request.tasks or self._latest_run()
         self._streams(tasks)  # raises an error at once if a name is unknown
         since = request.since
         logs_of_tasks = frozenset(self._task_names())
@@ -308,10 +309,8 @@ class LogHandlers:
             try:
                 for short in matching_tasks(patterns, names):
                     streams[short] = TaskLog(state_dir.log_of(short), state_dir.log_buffer_of(short))
-            except ClusterError:
-                run = self._find_run(patterns[0])
-                if run is None:
-                    raise
+            except ClusterError as error:
+                run = self._find_run(patterns[0], error)
                 streams[run] = RawOutput(state_dir.runs / run / OUTPUT, state_dir.runs / run / OUTPUT_INDEX)
         return streams
 
@@ -335,11 +334,24 @@ class LogHandlers:
             streams[f"{name}, stderr"] = RawOutput(stderr)
         return streams
 
-    def _find_run(self, prefix: str) -> str | None:
-        """Return the id of the run with an id or a unique prefix of it; None if there is no such run."""
-        with suppress(ClusterError):
-            return RunStore(self._state_dir.runs).find(prefix)
-        return None
+    def _find_run(self, name: str, no_task: ClusterError) -> str:
+        """Return the id of the run with an id, a name or a unique prefix of the id, which is no task's name.
+
+        Raises ClusterError: there is no such run, or several runs match.
+        """
+        runs = RunStore(self._state_dir.runs).names()
+        if not runs:
+            raise no_task
+        if not matching_runs(name, runs):
+            raise unknown_log(name, no_task.hint if self._task_names() else "")
+        return find_run(name, runs)
+
+    def _latest_run(self) -> tuple[str, ...]:
+        """Return the id of the latest run if the cluster has no servers, as that of a launch; else nothing."""
+        topology = self._supervisor.topology
+        if topology.has_servers if topology else self._state_dir.logged_tasks():
+            return ()
+        return tuple(record.run for record in RunStore(self._state_dir.runs).read_all()[-1:])
 
     async def _read(
         self,

@@ -27,7 +27,7 @@ from tfcluster.client.runs.lost_state import lost_run
 from tfcluster.core.runs import find_run
 from tfcluster.core.text import summarize_list
 from tfcluster.core.topology import ClusterTopology
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ClusterError, ExitCode, usage_error
 from tfcluster.protocol.api import Done
 from tfcluster.protocol.api import runs as api
 from tfcluster.protocol.serialization import to_json
@@ -181,6 +181,16 @@ def list_runs(cluster: Cluster, lines: int | None) -> tuple[list[dict[str, Any]]
     runs = sorted((run for answer in answers for run in answer), key=lambda run: run.started)
     latest = runs if lines is None else runs[len(runs) - min(lines, len(runs)) :]
     return [to_json(run) for run in latest], unreachable(cluster, errors) if errors else None
+
+
+def latest_run(cluster: Cluster) -> str:
+    """Return the id of a cluster's latest run; a host that may have it, but cannot be reached, is an error."""
+    runs, problem = list_runs(cluster, 1)
+    if problem is not None:
+        raise problem
+    if not runs:
+        raise usage_error(f"{cluster.name} has no runs", "`tfcluster run` starts one.")
+    return str(runs[0]["run"])
 
 
 def find_record(cluster: Cluster, run: str) -> dict[str, Any]:
