@@ -268,6 +268,7 @@ GROUP_IDLE_CPU_PERCENT = 3  # of a core, by such a worker; a server that has not
 GROUP_RESTART_SECONDS = 1.0  # before the first restart of a group that has failed; doubles with each further one
 GROUP_RESTART_MAX_SECONDS = 30.0
 GROUP_FAILURE_LINES = 10  # of the output of a member that has failed, which the error shows
+GROUP_LINES_IN_VIEW = 24  # of all output, which a terminal shows still; the error need not repeat them
 # Connections between hosts, forwarders, and their certificates.
 LINK_CONNECT_SECONDS = 10.0  # for a host to accept a connection, and for each part of the proof what it is
 LINK_SECONDS = 15  # without an answer, after which a host counts as lost; the kernel takes whole seconds

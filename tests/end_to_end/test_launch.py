@@ -149,9 +149,10 @@ def test_the_first_failure_ends_all(cluster: Sandbox) -> None:
     assert not programs(cluster)
 
 
-def test_the_error_is_shown_with_the_last_lines(cluster: Sandbox) -> None:
+def test_an_exception_is_shown_once(cluster: Sandbox) -> None:
     result = cluster("launch", "act.py", "worker:1=raise", code=1)
-    assert "error: worker:1 on localhost failed: ValueError: no such data\nits last lines:\n  " in result.stderr
+    assert "error: worker:1 on localhost failed: ValueError: no such data\nhint: The whole output: " in result.stderr
+    assert result.stderr.count("ValueError: no such data\n") == 2, "as the member's line, and in the error's first line"
     assert "worker:1 | ValueError: no such data" in result.stderr
 
 

@@ -220,7 +220,7 @@ def test_a_restart_waits_for_a_host_that_was_lost(lab: Over, loss: str) -> None:
         for pid in of_beta if loss == "death" else ():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        read_until(command.stdout, "the connection to host beta is lost: restarting all (0 more")
+        read_until(command.stdout, "the connection to host beta is lost: restarting all (0 restarts left)")
     output = command.communicate(timeout=120)[0]
     assert command.returncode == 0, output
     assert output.count('"act": "0"') == 3

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from tfcluster import settings
 from tfcluster.cli.up import preflight_progress
 from tfcluster.client.preflight.checks import CheckResult, Severity
 from tfcluster.core.devices import Device
@@ -244,6 +245,31 @@ def test_the_result_of_a_cancelled_run_is_on_standard_error(capsys: pytest.Captu
         view.finish({**PI, "state": "cancelled", "result": None})
     out, err = capsys.readouterr()
     assert (out, err) == ("", "pi-3f9a was cancelled after 0.4s\n")
+
+
+@pytest.mark.parametrize(("others", "is_repeated"), [(0, False), (settings.GROUP_LINES_IN_VIEW, True)])
+def test_the_error_of_a_launch_repeats_only_lines_that_are_out_of_view(
+    capsys: pytest.CaptureFixture[str], others: int, is_repeated: bool
+) -> None:
+    view = RunView(silent=False)
+    with view:
+        for task, text in [("worker:0", "Traceback\n  File x\nValueError: no\n"), ("worker:1", "trains\n" * others)]:
+            view.update({"event": "output", "stream": "stdout", "task": task, "data": text})
+    message = "worker:0 on localhost failed: ValueError: no\nits last lines:\n  Traceback\n    File x\n  ValueError: no"
+    error = ClusterError(message, hint="The whole output: `tfcluster logs x`.")
+    with pytest.raises(ClusterError) as caught:
+        view.finish({**PI, "state": "failed", "result": None, "error": error.to_json()})
+    assert caught.value.message == (message if is_repeated else "worker:0 on localhost failed: ValueError: no")
+    assert caught.value.hint == error.hint
+    assert capsys.readouterr().out.startswith("worker:0 | Traceback\n")
+
+
+@pytest.mark.parametrize(("left", "said"), [(0, "0 restarts left"), (1, "1 restart left"), (2, "2 restarts left")])
+def test_a_note_says_how_many_restarts_are_left(capsys: pytest.CaptureFixture[str], left: int, said: str) -> None:
+    view = RunView(silent=False)
+    with view:
+        view.update({"event": "restart", "problem": "worker:0 failed: OSError\nmore", "seconds": 1.0, "left": left})
+    assert capsys.readouterr().err == f"note: worker:0 failed: OSError: restarting all ({said})\n"
 
 
 def test_progress_is_a_line_on_standard_error_when_one_is_due(

@@ -111,8 +111,9 @@ def command(
     MultiWorkerMirroredStrategy requires. In ARGS, {job}, {index}, {rank}, {world_size}, {address} and {JOB_hosts}
     (such as {ps_hosts}) are replaced.
 
-    If one member fails, the others are stopped, and its error is shown with its last lines. When all others have
-    succeeded, members of the job `ps` are stopped. A launch is a run like any other: Ctrl-C cancels it.
+    If one member fails, the others are stopped, and its error is shown, with its last lines if they are out of view.
+    When all others have succeeded, members of the job `ps` are stopped. A launch is a run like any other: Ctrl-C
+    cancels it.
 
     If no cluster is up, --spec FILE or --workers N starts one without servers, and stops it at the end.
     """

@@ -22,6 +22,7 @@ from tfcluster.errors import ClusterError, ExitCode, usage_error
 if TYPE_CHECKING:
     from tfcluster.client.cluster import Cluster
     from tfcluster.core.runs import RunOptions
+    from tfcluster.ui.run_view import RunView
 
 
 def show(
@@ -65,7 +66,7 @@ def show(
     if not as_json and (result["state"] == "succeeded" or script_exit_code(result) is None):
         view.finish(result)
     elif not as_json:
-        _show_script_error(result)
+        _show_script_error(result, view)
     if on_success is not None and result["state"] == "succeeded":
         on_success(result)
     if placement_graph is not None:
@@ -81,13 +82,13 @@ def _end_without_result(run: str, detached: bool, as_json: bool) -> int:
     return int(ExitCode.DONE)
 
 
-def _show_script_error(result: dict[str, Any]) -> None:
+def _show_script_error(result: dict[str, Any], view: RunView) -> None:
     """Show why a script failed if it cannot say so itself: a signal ended it, it has lost tasks, or there is a hint."""
     error = result.get("error") or {"message": "", "hint": ""}
     has_hint = error["hint"] and " failed: " in error["message"]  # of its exception, which it has printed
     # A message of two lines names the tasks that the script has lost.
     if "signal" in result["result"] or "\n" in error["message"] or has_hint:
-        echo_error(ClusterError.from_json(result["error"]))
+        echo_error(view.error_of(result))
 
 
 def _show_events(

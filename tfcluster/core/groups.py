@@ -18,6 +18,8 @@ from tfcluster.records import record_class
 # The exit codes of a program that was preempted, has saved its state, and is to be started again at once:
 # tf.distribute.experimental.PreemptionCheckpointHandler exits with 42 on most platforms, and with 143 on some.
 _PREEMPTED = (42, ExitCode.TERMINATED)
+#: In the error of a group, what comes before the last lines of the member that has failed; each of them is indented.
+LAST_LINES = "\nits last lines:"
 _PLACEHOLDER = re.compile(r"\{(job|index|rank|world_size|address|([A-Za-z0-9_.-]+)_hosts)\}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
@@ -16,6 +17,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from tfcluster import programs, settings
 from tfcluster.client.runs.runs import OutputLines, encode
 from tfcluster.control_characters import escape_control_characters
+from tfcluster.core.groups import LAST_LINES
 from tfcluster.core.programs import SCRIPT
 from tfcluster.core.run_events import (
     InterruptEvent,
@@ -32,6 +34,7 @@ from tfcluster.core.run_events import (
     parse_event,
 )
 from tfcluster.core.runs import script_exit_code
+from tfcluster.core.text import pluralize
 from tfcluster.errors import ClusterError
 from tfcluster.ui.console import Text, console, error_console, is_interactive, make_table
 from tfcluster.ui.format import format_duration, format_rate
@@ -55,6 +58,7 @@ class RunView:
         self._placements = PlacementView()
         self._lines = OutputLines()
         self._members = LogView()
+        self._in_view: deque[str] = deque(maxlen=settings.GROUP_LINES_IN_VIEW)  # the latest lines of members
         self._progress: Progress | None = None
         self._may_show_progress = raw  # a script may read what is typed at the terminal, unless it reports progress
         self._printed_at = time.monotonic()
@@ -96,7 +100,7 @@ class RunView:
             self._show_notes(event.notes or [])
         elif isinstance(event, RestartEvent):
             problem = event.problem.partition("\n")[0]
-            self._show_notes([f"{problem}: restarting all ({event.left} more restarts left)"])
+            self._show_notes([f"{problem}: restarting all ({pluralize(event.left, 'restart')} left)"])
         elif isinstance(event, TaskDownEvent):
             self._show_notes([event.problem])
         elif isinstance(event, WaitingEvent):
@@ -157,6 +161,7 @@ class RunView:
                 prefix = self._members.prefix_of(part["task"]) if "task" in part else ""
                 # Of a line that a progress bar has written several times, the last version counts.
                 line = part["line"].rstrip("\r").rpartition("\r")[2] if prefix else part["line"]
+                self._in_view.append(line.rstrip())
                 print(f"{prefix}{escape_control_characters(line)}", file=stream)
             stream.flush()
 
@@ -174,10 +179,18 @@ class RunView:
         for note in notes:
             screen.print(_format_note(note), soft_wrap=True)
 
+    def error_of(self, result: dict[str, Any]) -> ClusterError:
+        """Return the error of a run, without the last lines of a member if they are still in view."""
+        error = ClusterError.from_json(result["error"])
+        first, _, last = error.message.partition(LAST_LINES)
+        if all(line.removeprefix("  ") in self._in_view for line in last.splitlines()[1:]):
+            error.message = first
+        return error
+
     def finish(self, result: dict[str, Any]) -> None:
         """Print the result, or raise the run's error as ClusterError."""
         if "error" in result:
-            raise ClusterError.from_json(result["error"])
+            raise self.error_of(result)
         if result["state"] != "succeeded":
             return
         screen = console()

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from tfcluster import settings
-from tfcluster.core.groups import Group, Member, NextStep, next_step, restart_delay, stop_delay
+from tfcluster.core.groups import LAST_LINES, Group, Member, NextStep, next_step, restart_delay, stop_delay
 from tfcluster.core.run_events import (
     CoordinatorEvent,
     ErrorEvent,
@@ -175,7 +175,7 @@ def describe_failure(
         problem = f"failed: {report.failure}"
     else:
         problem = f"ended with exit code {code}"
-    shown = "\nits last lines:" + "".join(f"\n  {line}" for line in lines) if lines else ""
+    shown = LAST_LINES + "".join(f"\n  {line}" for line in lines) if lines else ""
     text = "\n".join([report.failure, *lines])
     missed = [f"{each.name} had exited with code 0 before: " for each in done if _is_named(each, text)]
     hint = _KERAS_HINT if "PerReplica" in report.failure else ""
