@@ -112,7 +112,7 @@ def test_the_name_of_a_process_cannot_mislead() -> None:
 
 def test_how_a_process_ended() -> None:
     for status, words in {
-        **{None: "unknown exit", 0: "exit code 0", 1 << 8: "exit code 1", 255 << 8: "exit code 255"},
+        **{None: "exit status unknown", 0: "exit code 0", 1 << 8: "exit code 1", 255 << 8: "exit code 255"},
         **{signal.SIGTERM.value: "SIGTERM", signal.SIGKILL.value: "SIGKILL"},
         signal.SIGSEGV.value | 0x80: "SIGSEGV",  # with a core dump
         40: "signal 40",  # a real-time signal without a name
@@ -158,7 +158,7 @@ def test_how_a_process_ended_that_is_no_child(tmp_path: Path, program: str, word
             fifo.write_text("go\n")
         assert readable_fds([pidfd], 60)
         # It may have been reaped by then, which only Linux 6.15 and newer outlive.
-        assert format_exit_status(exit_status(process, pidfd)) in {words, "unknown exit"}
+        assert format_exit_status(exit_status(process, pidfd)) in {words, "exit status unknown"}
         if kernel() >= (6, 15):
             assert format_exit_status(exit_status(process, pidfd)) == words
 

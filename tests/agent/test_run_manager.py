@@ -133,7 +133,7 @@ async def test_a_run_fails_after_a_timeout_without_any_task(runs: RunManager, mo
     assert waiting.cancelled(), "one is back"
     monkeypatch.setattr(settings, "RUN_ALL_TASKS_LOST_SECONDS", 0.0)
     runs.on_task_health([W0, W1], both)
-    assert await ended(runs, run) == "zero died; one died during pi-1"
+    assert await ended(runs, run) == "one, zero died during pi-1"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfcluster.core.devices import Device, find_gpu_problem, matches, select, visible_gpus
+from tfcluster.core.text import join_problems
 from tfcluster.errors import ClusterError, ExitCode
 
 
@@ -135,7 +136,7 @@ def test_tasks_that_are_not_ready_are_left_out(
     assert select(devices(ready), patterns=patterns, missing=missing).devices == tuple(devices(chosen))
     with pytest.raises(ClusterError) as caught:
         select(devices(ready), patterns=patterns, missing=missing, strict=True)
-    assert (caught.value.message, caught.value.exit_code) == ("; ".join(missing.values()), ExitCode.UNHEALTHY)
+    assert (caught.value.message, caught.value.exit_code) == (join_problems(missing.values()), ExitCode.UNHEALTHY)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +144,7 @@ def test_tasks_that_are_not_ready_are_left_out(
     [
         ("/job:worker/task:1/device:CPU:0", W1_DEAD, "--devices /job:worker/task:1/device:CPU:0: worker:1 died"),
         ("/job:worker/gpu:*", W1_DEAD, "--devices /job:worker/gpu:*: worker:1 died"),
-        ("/task:*/gpu:0", ALL_DEAD, "--devices /task:*/gpu:0: worker:0 died; worker:1 died"),
+        ("/task:*/gpu:0", ALL_DEAD, "--devices /task:*/gpu:0: worker:0, worker:1 died"),
     ],
 )
 def test_a_pattern_that_only_tasks_match_which_are_not_ready_names_them(

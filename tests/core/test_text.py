@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tfcluster.core.hints import complete_commands
-from tfcluster.core.text import summarize_error
+from tfcluster.core.text import join_problems, summarize_error
 
 GRAPH = """errors_impl.UnavailableError: Graph execution error:
 
@@ -95,3 +95,31 @@ def test_commands_name_the_cluster_or_the_spec(hint: str, completed: str) -> Non
     assert complete_commands(hint, "demo", "a b.yaml") == completed
     assert complete_commands(completed, "demo", "a b.yaml") == completed
     assert complete_commands(hint) == hint
+
+
+@pytest.mark.parametrize(
+    ("problems", "joined"),
+    [
+        ([], ""),
+        (["worker:1 died (SIGKILL)"], "worker:1 died (SIGKILL)"),
+        (
+            ["ps:0 died (its port is taken) and lost its variables"],
+            "ps:0 died (its port is taken) and lost its variables",
+        ),
+        (
+            ["worker:0 died (SIGKILL)", "ps:0 died (SIGKILL) and lost its variables", "worker:1 died (SIGKILL)"],
+            "worker:0, worker:1 died (SIGKILL); ps:0 died (SIGKILL) and lost its variables",
+        ),
+        (
+            [f"ps:{index} on alpha died (its agent killed it) and lost its variables" for index in range(60)],
+            "ps:0, ps:1, ps:2, ps:3 and 56 more on alpha died (its agent killed it) and lost their variables",
+        ),
+        (["a:0 is stopped", "a:1 is stopped"], "a:0, a:1 are stopped"),
+        (
+            ["a:0 at h:1 does not answer", "a:1 at h:2 does not answer"],
+            "a:0 at h:1 does not answer; a:1 at h:2 does not answer",
+        ),
+    ],
+)
+def test_tasks_with_the_same_problem_are_named_together(problems: list[str], joined: str) -> None:
+    assert join_problems(problems) == joined

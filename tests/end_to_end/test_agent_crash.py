@@ -76,7 +76,7 @@ def test_an_adopted_server_that_dies_is_started_again_at_its_port(sandbox: Sandb
     after = wait_for(lambda: next((task for task in sandbox.wait_until("running")["tasks"] if task["restarts"]), None))
     assert after["task"] == before["task"]
     assert after["address"] == before["address"]
-    assert after["last_exit"]["reason"] in ("SIGKILL", "unknown exit")  # the latter before Linux 6.15
+    assert after["last_exit"]["reason"] in ("SIGKILL", "exit status unknown")  # the latter before Linux 6.15
     # And what it ended of is known to the next agent too.
     sandbox.kill_agent()
     sandbox.wait_until("running")
@@ -97,7 +97,7 @@ def test_another_process_with_the_pid_of_a_task_is_neither_adopted_nor_killed(sa
         journal_of(sandbox).write_text(json.dumps(record))
         status = wait_for(lambda: failed if (failed := sandbox.status(code=4))["state"] == "failed" else None)
         assert [task["pid"] for task in status["tasks"]] == [None, None]
-        assert {task["last_exit"]["reason"] for task in status["tasks"]} == {"unknown exit"}
+        assert {task["last_exit"]["reason"] for task in status["tasks"]} == {"exit status unknown"}
         sandbox("down")
         assert stranger.poll() is None
         assert not sandbox.processes(), "`down` ends the server too, whose mark shows that it is the cluster's"

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any
 
-from tfcluster.core.text import pluralize
+from tfcluster.core.text import join_problems, pluralize
 from tfcluster.core.topology import PS_JOB
 from tfcluster.errors import ClusterError, ExitCode, usage_error
 from tfcluster.records import record_class
@@ -195,7 +195,7 @@ def select(
 def not_ready(problems: Iterable[str], prefix: str = "") -> ClusterError:
     """Return the error of a run whose required tasks are not ready; each problem says why, as `worker:1 has failed`."""
     return ClusterError(
-        prefix + "; ".join(problems),
+        prefix + join_problems(problems),
         hint="`tfcluster status` shows the tasks, `tfcluster logs TASK` the last output of one.",
         exit_code=ExitCode.UNHEALTHY,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tfcluster import settings
 from tfcluster.errors import usage_error
@@ -21,6 +21,33 @@ def summarize_list(names: Sequence[str]) -> str:
     """Return the first four names, and the number of the others."""
     more = f" and {len(names) - settings.LISTED_NAMES} more" if len(names) > settings.LISTED_NAMES else ""
     return ", ".join(names[: settings.LISTED_NAMES]) + more
+
+
+def group_problems(problems: Iterable[str]) -> list[str]:
+    """Name tasks with the same problem together; each problem begins with the name of its task."""
+    tasks: dict[str, list[str]] = {}
+    for problem in problems:
+        task, _, rest = problem.partition(" ")
+        tasks.setdefault(rest, []).append(task)
+    return [
+        f"{summarize_list(sorted(names, key=_by_number))} {rest if len(names) == 1 else _to_plural(rest)}"
+        for rest, names in tasks.items()
+    ]
+
+
+def _by_number(name: str) -> list[str | int]:
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
+def join_problems(problems: Iterable[str]) -> str:
+    """Return problems of tasks in one line, grouped as by `group_problems`."""
+    return "; ".join(group_problems(problems))
+
+
+def _to_plural(predicate: str) -> str:
+    """Return what is said of one task for several of them; a reason in parentheses stays as it is."""
+    plural = {"is": "are", "was": "were", "has": "have", "does": "do", "its": "their"}
+    return re.sub(r"\(.*?\)|\w+", lambda match: plural.get(match[0], match[0]), predicate)
 
 
 def format_size(size: int) -> str:

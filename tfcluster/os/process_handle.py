@@ -201,7 +201,7 @@ def was_killed(status: int | None) -> bool:
 def format_exit_status(status: int | None) -> str:
     """Describe how a process ended, for example `exit code 1` or `SIGKILL`; None stands for an unknown status."""
     if status is None:
-        return "unknown exit"
+        return "exit status unknown"
     if os.WIFSIGNALED(status):
         try:
             return signal.Signals(os.WTERMSIG(status)).name

@@ -30,6 +30,7 @@ from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.core.run_events import ErrorEvent, ResultEvent, StoppedEvent, SubmittedEvent, parse_event
 from tfcluster.core.states import ACTIVE_RUN_STATES, ENDED_RUN_STATES, RunState
 from tfcluster.core.status import RunStatus
+from tfcluster.core.text import group_problems, join_problems
 from tfcluster.core.topology import LogLimits, short_task_name
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.daemonize import detach
@@ -138,7 +139,10 @@ def _with_losses(error: dict[str, Any], run: Run) -> dict[str, Any]:
     first, message = error["message"].partition("\n")[0], error["message"]
     # The reason why this agent has stopped a run may say more of a task than that it does not answer.
     named = {task for task in run.losses if run.record.stopping is not None and short_task_name(task) in message}
-    if losses := [problem for task, problem in run.losses.items() if problem not in message and task not in named]:
+    unnamed = [problem for task, problem in run.losses.items() if task not in named]
+    if all(problems in message for problems in group_problems(unnamed)):
+        unnamed = []
+    if losses := group_problems(problem for problem in unnamed if problem not in message):
         failed = [short_task_name(task) for task, problem in run.losses.items() if problem.endswith("has failed")]
         start = f"`tfcluster restart {' '.join(failed)}`, then " if failed else ""
         again = start + _RERUN.format(run.id)
@@ -146,7 +150,7 @@ def _with_losses(error: dict[str, Any], run: Run) -> dict[str, Any]:
         return {**error, "message": f"{'; '.join(losses)}\nafter that, {first}", "hint": hint}
     if suspects := [problem for problem in run.suspects.values() if problem not in message]:
         hint = error["hint"] or "`tfcluster status` shows the tasks, `tfcluster events` what happened to them."
-        return {**error, "message": f"{first}\nduring {run.id}: {'; '.join(suspects)}", "hint": hint}
+        return {**error, "message": f"{first}\nduring {run.id}: {join_problems(suspects)}", "hint": hint}
     return error
 
 

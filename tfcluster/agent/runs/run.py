@@ -20,6 +20,7 @@ from tfcluster.core.programs import tasks_with_addresses
 from tfcluster.core.run_events import TaskDownEvent
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.core.status import MemberStatus, RunStatus
+from tfcluster.core.text import join_problems
 from tfcluster.errors import ClusterError
 from tfcluster.os.files import write_atomically
 from tfcluster.os.process_handle import ProcessHandle, is_frozen, is_stopped_by_signal, send_signal
@@ -214,7 +215,7 @@ class Run:
             self.all_lost_timer.cancel()
         elif self.all_lost_timer.handle is None:
             error = ClusterError(
-                f"{'; '.join(down[task] for task in used)} during {self.id}",
+                f"{join_problems(down[task] for task in used)} during {self.id}",
                 hint=f"`tfcluster events` shows what happened, `tfcluster rerun {self.id}` runs the program again.",
             )
             self.all_lost_timer.set(settings.RUN_ALL_TASKS_LOST_SECONDS, fail, self, error)

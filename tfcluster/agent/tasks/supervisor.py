@@ -423,13 +423,11 @@ class TaskSupervisor:
             self._background.start(self.check_until_ready, task)
 
     def on_exit(self, task: TaskRuntime, status: int | None) -> None:
-        """Handle the exit of a task's process; `status` is that of waitpid, None if it is not known."""
+        """Handle the exit of a task's process; `status` is that of waitpid; None if an earlier agent had started it."""
         oom_note = ""
         if task.memory is not None and not task.killed and was_killed(status):
             oom_note = task.memory.describe()
         task.clear_process()
-        if status is None:
-            task.startup_error = task.startup_error or "its exit status is not known: an earlier agent had started it"
         # Defer this: the process's own error report may not have been read yet when its exit is noticed.
         asyncio.get_running_loop().call_soon(self._record_exit, task, status, oom_note)
         if task.machine.desired_running and task.spec.port is not None:
