@@ -235,6 +235,17 @@ def test_a_script_that_writes_to_a_descriptor_that_it_has_not_opened(demo: Sandb
     assert demo.json("runs")[-1]["result"]["exit_code"] == 5
 
 
+def test_sigterm_leaves_a_script_its_own_exit_code(demo: Sandbox) -> None:
+    text = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\nprint('on', flush=True)\n"
+    command = demo.start("run", demo.spec(f"{text}time.sleep(600)\n", "handles_term.py"))
+    assert command.stdout.readline() == "on\n"
+    command.terminate()
+    _, error = command.communicate(timeout=60)
+    assert (command.returncode, error) == (7, "")
+    last = demo.json("runs")[-1]
+    assert (last["state"], last["result"]) == ("cancelled", {"exit_code": 7})
+
+
 SAVES = """
 import signal, sys, time
 def save(*_):

@@ -111,7 +111,8 @@ def final_record(run: Run, log: Path) -> RunRecord:
     if error is not None:
         error = _with_losses(error, run)
     result = None if last is None else last.result
-    if run.record.stopping is not None and result is not None:  # the script may have ended by itself just before
+    has_own_exit = state is RunState.CANCELLED and "signal" not in (result or {})  # a script that handles SIGTERM
+    if run.record.stopping is not None and result is not None and not has_own_exit:
         result = {name: value for name, value in result.items() if name == "metrics"} or None
     ended = _end_of(run) if last is not None else round(time.time(), 3)
     record = replace(run.record, state=state, seconds=run.snapshot().seconds, error=error, result=result, ended=ended)
