@@ -23,9 +23,14 @@ unexport PYTHONDONTWRITEBYTECODE
 	touch $@
 
 # The whole story in one command: a cluster comes up, computes pi, is looked at, and goes down again, whatever happens.
-demo: export TFCLUSTER_CLUSTER = demo
+# It has its own name, so that it is not one that the user has started.
+demo: export TFCLUSTER_CLUSTER = make-demo
 demo: .venv/installed
-	$(BIN)/tfcluster up examples/cluster.yaml
+	@$(BIN)/tfcluster status >/dev/null 2>&1; test $$? -eq 3 || \
+	{ echo "a cluster $$TFCLUSTER_CLUSTER is up already: $(BIN)/tfcluster down -c $$TFCLUSTER_CLUSTER" >&2; exit 1; }
+	mkdir -p build
+	sed 's/^name: .*/name: make-demo/' examples/cluster.yaml >build/demo.yaml
+	$(BIN)/tfcluster up build/demo.yaml
 	$(BIN)/tfcluster run pi --samples 1e7 --gpus 4 && $(BIN)/tfcluster status; \
 	code=$$?; $(BIN)/tfcluster down && exit $$code
 

@@ -137,6 +137,17 @@ def test_the_readme_is_short_its_spec_is_the_example_and_its_picture_and_make_ta
                 assert line.removeprefix("make ") in targets
 
 
+def test_the_demo_takes_down_no_cluster_that_it_has_not_started(sandbox: Sandbox) -> None:
+    (sandbox.folder / "own.yaml").write_text("name: make-demo\njobs: {worker: {tasks: 1}}\nwarm: false\n")
+    sandbox("up", "own.yaml")
+    make = ["make", "-C", str(ROOT), "-o", ".venv/installed", f"BIN={Path(sys.executable).parent}", "demo"]
+    result = subprocess.run(make, env=sandbox.environment, capture_output=True, text=True)
+    assert result.returncode != 0
+    assert "a cluster make-demo is up already" in result.stderr
+    assert sandbox.status()["state"] == "running"
+    sandbox("down", "-c", "make-demo")
+
+
 def test_every_spec_shown_can_be_laid_out(tmp_path: Path) -> None:
     for document in DOCUMENTS:
         folder = tmp_path / document.stem

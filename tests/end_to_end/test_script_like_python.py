@@ -340,6 +340,23 @@ def test_a_script_runs_as_python_runs_it(demo: Sandbox, tmp_path: Path, name: st
         assert demo.json("runs")[-1]["error"]["message"] == f"script.py {case.error}"
 
 
+def test_a_module_that_makes_a_script_start_cold_is_noted(demo: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "tfcluster").mkdir()
+    (tmp_path / "tfcluster" / "__init__.py").write_text("raise ImportError('another version')\n")
+    script = tmp_path / "script.py"
+    script.write_text(f"import tfcluster\n{SHOW_WARM}")
+    beside_a_clone = demo("run", script)
+    assert (beside_a_clone.stdout, beside_a_clone.stderr) == ("True\n", "")
+    assert demo("run", "script", "--cold", script).stdout == "False\n", "it imports the cluster's tfcluster too"
+    (tmp_path / "wrapt.py").touch()
+    noted = demo("run", script)
+    assert noted.stdout == "False\n"
+    assert noted.stderr.startswith(
+        "note: wrapt.py beside the script has the name of a module that TensorFlow imports: "
+    )
+    assert demo("run", "script", "--cold", script).stderr == ""
+
+
 def test_a_variable_that_other_code_sets_too_late_is_noted_once(demo: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "own.env").write_text("HDF5_USE_FILE_LOCKING=FALSE\n")
     (tmp_path / "setter.py").write_text(

@@ -52,6 +52,10 @@ from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.reporting import MetricReporter, set_reporter, stop_reporting
 
 _Handler = Callable[[int, Any], Any] | int | None
+_SLOW_START = (
+    "{} beside the script has the name of a module that TensorFlow imports: the script starts in a fresh interpreter, "
+    "which takes about two seconds more"
+)
 _NO_PLACEMENTS = (
     "no placements are shown: only tfcluster.map_reduce and tfcluster.sessions report them; those of a session with "
     "log_device_placement=True are in the servers' logs, which `tfcluster logs --placement` shows"
@@ -194,6 +198,9 @@ def start_program(plan: RunPlan, link: socket.socket) -> NoReturn:
     if caller is not None:
         os.umask(caller.umask)
     if plan.options.is_script and needs_fresh_interpreter(environment, plan):
+        is_asked = plan.options.parameters.get("cold") or "tensorflow" not in sys.modules
+        if not is_asked and (hiding := _find_hiding_module(_folder_of(plan))):
+            _sender(link)({"note": _SLOW_START.format(hiding)}, True)
         replace_process(plan, environment, link)
     os.environ.clear()
     os.environ.update(environment)
@@ -353,22 +360,33 @@ def needs_fresh_interpreter(environment: Mapping[str, str], plan: RunPlan) -> bo
     """
     if plan.options.parameters.get("cold") or load_variables.differ(environment):
         return True
-    module = plan.options.parameters.get("module")
+    module, folder = plan.options.parameters.get("module"), _folder_of(plan)
     if module is None:
-        script = plan.upload_path or Path(plan.options.parameters["path"])
+        script = _script_of(plan)
         if isinstance(pkgutil.get_importer(str(script)), zipimporter):  # what it has is compressed
             return True
         files = [script / "__main__.py" if script.is_dir() else script]
-        folder = Path(os.path.realpath(files[0])).parent
     elif module in sys.modules or f"{module}.__main__" in sys.modules:
         return True
     else:
-        folder = Path(plan.options.parameters["cwd"])
         files = _files_of_module(module, folder)
     try:
-        return any(load_variables.are_named(file.read_bytes()) for file in files) or _is_hidden(folder)
+        is_set = any(load_variables.are_named(file.read_bytes()) for file in files)
     except OSError:  # the script will fail
         return False
+    return is_set or bool(_find_hiding_module(folder))
+
+
+def _script_of(plan: RunPlan) -> Path:
+    return plan.upload_path or Path(plan.options.parameters["path"])
+
+
+def _folder_of(plan: RunPlan) -> Path:
+    """Return the folder from which a script imports its own modules."""
+    if plan.options.parameters.get("module") is not None:
+        return Path(plan.options.parameters["cwd"])
+    script = _script_of(plan)
+    return Path(os.path.realpath(script / "__main__.py" if script.is_dir() else script)).parent
 
 
 def _files_of_module(module: str, folder: Path) -> list[Path]:
@@ -388,15 +406,19 @@ def _files_of_module(module: str, folder: Path) -> list[Path]:
     return files
 
 
-def _is_hidden(folder: Path) -> bool:
-    """Return whether an imported module has the name of another one in the script's folder, which it would hide."""
-    with os.scandir(folder) as entries:
+# A fresh interpreter imports the cluster's own tfcluster, whatever is beside the script.
+_NEVER_HIDDEN = ("__main__", "tfcluster")
+
+
+def _find_hiding_module(folder: Path) -> str:
+    """Return the file in the script's folder that has the name of an imported module; an empty string if none has."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             is_package = os.path.exists(f"{entry.path}/__init__.py")
             name = entry.name if is_package else inspect.getmodulename(entry.name)
-            if name in sys.modules and name != "__main__":  # of a package too: it is imported before what is in it
-                return True
-    return False
+            if name in sys.modules and name not in _NEVER_HIDDEN:  # of a package too: it is imported before its modules
+                return entry.name
+    return ""
 
 
 def replace_process(plan: RunPlan, environment: Mapping[str, str], link: socket.socket) -> NoReturn:
