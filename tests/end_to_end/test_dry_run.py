@@ -172,6 +172,16 @@ def test_no_key_of_a_host_is_an_option_or_a_command(sandbox: Sandbox, tmp_path: 
     assert not (tmp_path / "marker").exists()
 
 
+@pytest.mark.parametrize(
+    ("jobs", "code", "said"),
+    [("{worker: {task: 2}}", 2, "/dev/stdin:1:"), ("{worker: {tasks: 2}}", 0, "cluster 'piped', 2 worker")],
+)
+def test_a_spec_may_come_from_standard_input(sandbox: Sandbox, jobs: str, code: int, said: str) -> None:
+    result = sandbox.execute(*sandbox.command, "validate", "-", input=f"{{name: piped, jobs: {jobs}}}")
+    assert result.returncode == code
+    assert said in result.stdout + result.stderr
+
+
 def test_validate_runs_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
     for program in ("ssh", "python3"):
         path = tmp_path / "bin" / program

@@ -12,6 +12,7 @@ import click
 from tfcluster.cli.completion import complete_jobs
 from tfcluster.cli.hints import remember_cluster, remember_target
 from tfcluster.cli.options import (
+    SpecFile,
     WholeNumber,
     cluster_option,
     detach_option,
@@ -70,7 +71,7 @@ def _script_command() -> click.Command:
 )
 @click.option(
     "--spec",
-    type=click.Path(path_type=Path),
+    type=SpecFile(path_type=Path),
     metavar="FILE",
     callback=remember_target,
     help="Bring the cluster of this spec up for the run.",

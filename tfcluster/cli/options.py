@@ -121,6 +121,14 @@ class OutputFilePath(_PathType):
         return path
 
 
+class SpecFile(click.Path):
+    """A parameter type for the path of a spec; `-` is standard input."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path."""
+        return super().convert("/dev/stdin" if value == "-" else value, param, ctx)
+
+
 class InputFile(_FileType):
     """A parameter type for a file that is uploaded; `-` is standard input."""
 
@@ -171,7 +179,7 @@ strict_option = click.option(
     "--strict", is_flag=True, help="Fail if there are fewer GPUs than requested, or if a task is not ready."
 )
 #: The argument of every command that reads a spec.
-spec_argument = click.argument("spec", required=False, type=click.Path(path_type=Path), callback=remember_target)
+spec_argument = click.argument("spec", required=False, type=SpecFile(path_type=Path), callback=remember_target)
 #: -c/--cluster, the option of every command on a running cluster.
 cluster_option = click.option(
     "-c",

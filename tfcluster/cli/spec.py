@@ -63,6 +63,8 @@ def schema_command() -> None:
 def validate_command(spec: Path | None, cluster_spec: str | None, output: str) -> None:
     """Check SPEC, ./cluster.yaml by default, and report every problem at once with its line and column.
 
+    SPEC `-` is standard input, here and for other commands that read a spec.
+
     Exits with 2 if there are problems.
     """
     from tfcluster.client.resolve import load_spec_topology
