@@ -183,10 +183,10 @@ class Kubectl:
     def _get(self, kinds: str = "", *names: str) -> str:
         if "raw" in self._options:
             kind, name = self._options["raw"].rsplit("/", 2)[1:]
-            found = self._find(kind)
-            if not any(each["metadata"]["name"] == name for each in found):
-                sys.exit(f'Error from server (NotFound): {kind}.apps "{name}" not found')
-            return json.dumps(found[0])
+            for each in self._find(kind):
+                if each["metadata"]["name"] == name:
+                    return json.dumps(each)
+            sys.exit(f'Error from server (NotFound): {kind}.apps "{name}" not found')
         if kinds == "namespace":
             return names[0] if names[0] == _NAMESPACE else sys.exit(f'(NotFound): namespaces "{names[0]}" not found')
         if kinds == "events":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -38,9 +39,9 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     return groups
 
 
-def take_down(monkeypatch: pytest.MonkeyPatch, *away: str) -> None:
+def take_down(monkeypatch: pytest.MonkeyPatch, *away: str, provider: Any = None) -> None:
     """Take down the cluster while some of its hosts cannot be reached."""
-    cluster = Cluster("wide", TOPOLOGY.hosts, "beta")
+    cluster = Cluster("wide", TOPOLOGY.hosts, "beta", provider)
     register(cluster)
     errors: dict[str, ClusterError] = {host: HostUnreachableError(host, "No route to host") for host in away}
     status = aggregate_status(TOPOLOGY, {host.name: HostState.DOWN for host in TOPOLOGY.hosts})
@@ -54,6 +55,20 @@ def test_hosts_with_a_ps_are_stopped_last(stopped: list[set[str]], monkeypatch: 
     take_down(monkeypatch)
     assert stopped == [{"beta", "gamma"}, {"alpha"}]
     assert read_registry("wide") is None
+
+
+def test_if_a_provider_cannot_forget_the_tasks_none_is_stopped(
+    stopped: list[set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forget() -> None:
+        raise ClusterError("kubectl has not answered", hint="Try it later.", exit_code=ExitCode.UNREACHABLE)
+
+    provider = Mock(forget_topology=forget, facts={"cluster": "wide", "context": "here", "namespace": "ml"})
+    provider.name = "kubernetes"
+    with pytest.raises(ClusterError, match=r"^nothing was stopped: kubectl has not answered"):
+        take_down(monkeypatch, provider=provider)
+    assert stopped == []
+    provider.release.assert_not_called()
 
 
 def test_the_others_are_stopped_and_what_may_run_on_a_host_that_is_away_is_named(

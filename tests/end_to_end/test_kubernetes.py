@@ -251,11 +251,19 @@ def test_a_pod_without_storage_that_is_deleted_starts_its_tasks_again_by_itself(
     sandbox = pods.sandbox
     spec = sandbox.spec(text(2).replace("worker: {tasks: 2}", "worker: {tasks: 2, max: 4, env: {A: {secret: xyzzy}}}"))
     sandbox("up", spec)
+    stored = pods.state()["objects"]
+    for kind, name in (("configmaps", "train-tfcluster-topology"), ("secrets", "train-tfcluster-secrets")):
+        pods.kubectl("delete", kind, name)
+    assert "is up already" in sandbox("up", spec).stdout
+    assert pods.state()["objects"] == stored, "what was lost is applied again"
     sandbox("scale", "worker=3")
     before, tasks = pods.addresses(), sandbox.status()["tasks"]
     pods.kubectl("delete", "pods", "train-1", "--wait=false")
     wait_for(lambda: pods.is_replaced("train-1", before))
     sandbox.wait_until("running")
+    last_exits = {task["host"]: task["last_exit"] for task in sandbox.status()["tasks"]}
+    assert last_exits["pod0"] is None
+    assert last_exits["pod1"]["reason"] == "host replaced"
     assert [task["address"] for task in sandbox.status()["tasks"]] == [task["address"] for task in tasks]
     script = sandbox.spec("import os\nprint('A is', os.environ['A'])\n", "secret.py")
     assert "A is xyzzy" in sandbox("launch", script).stdout

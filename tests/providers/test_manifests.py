@@ -17,8 +17,10 @@ from typing import Any
 import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from tests.conftest import ROOT, wait_for
+from tfcluster.cli.main import cli
 from tfcluster.core.resolve import resolve_spec
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.providers.kubernetes.kubectl import place_for_manifests
@@ -97,6 +99,25 @@ def test_the_topology_has_the_addresses_of_all_tasks_and_no_secret_value() -> No
     places = [(task["address_host"], task["port"], task["gpu_ids"]) for task in tasks]
     first, second = "secret-0.secret.ml.svc", "secret-1.secret.ml.svc"
     assert places == [(first, 2222, ["0"]), (second, 2222, ["0"]), (first, 2223, ["1"]), (second, 2223, ["1"])]
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ("kubernetes: {image: a/b}\n", "the spec has no `namespace:`, which the addresses of the tasks need"),
+        ("kubernetes: {image: a/b, namespace: ml}\nhost: {setup: [echo]}\n", "the spec has `setup:`"),
+        ("kubernetes: {image: a/b, namespace: ml}\nlease: 60\n", "the spec has a `lease:`"),
+    ],
+)
+def test_manifests_whose_pods_do_not_start_their_tasks_say_why(more: str, reason: str, tmp_path: Path) -> None:
+    spec = tmp_path / "pods.yaml"
+    spec.write_text(f"name: alone\n{more}jobs: {{worker: {{tasks: 1}}}}\n")
+    printed = CliRunner().invoke(cli, ["manifests", str(spec)])
+    assert printed.exit_code == 0
+    assert printed.output.startswith(f"# These pods wait for `tfcluster up`, which starts the tasks: {reason}")
+    names = [(each["kind"], each["metadata"]["name"]) for each in yaml.safe_load_all(printed.output)]
+    assert ("StatefulSet", "alone") in names
+    assert ("ConfigMap", "alone-tfcluster-topology") not in names
 
 
 def test_the_code_in_the_manifests_fits_into_a_config_map() -> None:

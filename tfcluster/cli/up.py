@@ -147,8 +147,7 @@ def _carry_out(plan: UpPlan, options: ChangeOptions, began: float) -> None:
                 accept_any_loss=options.yes,
                 show_status=lambda status: view.stopping(status, plan.actions),
             )
-            if plan.actions:
-                store_topology(plan.topology)
+            store_topology(plan.result, view.show)
             watched = [task.short for task in plan.topology.tasks if task.host in plan.reachable.hosts]
             for status in watch_until_ready(
                 plan.reachable, plan.topology, options.timeout, watched, show_line=view.show_line

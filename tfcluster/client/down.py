@@ -46,6 +46,10 @@ def clusters_to_stop(named: str | None, everything: bool, spec: Path | None = No
     return [find_cluster(name).upgrading() for name in running]
 
 
+class _NothingStoppedError(ClusterError):
+    """A provider's error before any task was stopped."""
+
+
 def take_down(
     cluster: Cluster,
     grace: float,
@@ -73,6 +77,8 @@ def take_down(
         cluster.provider.check_release()  # before anything stops: without a right, nothing is half down
     try:
         _take_down(cluster, grace, timeout, show_status, is_own=is_own, approve=approve)
+    except _NothingStoppedError:
+        raise
     except ClusterError as error:  # all that still runs on the hosts of a provider ends with them
         is_lost = error.exit_code in (ExitCode.NOT_RUNNING, ExitCode.UNREACHABLE)
         if not is_lost or cluster.provider is None:
@@ -95,6 +101,7 @@ def _take_down(
     try:
         snapshot = take_snapshot(cluster, timeout)
     except NoStatusError as error:
+        _forget_topology(cluster)
         lost_hosts = _stop_without_status(cluster, error.errors, grace)
         _register_remaining(cluster, lost_hosts)
         if lost_hosts:
@@ -109,8 +116,7 @@ def _take_down(
         warn(note)
     if active := [run for run in snapshot.status.runs if run.state in ACTIVE_RUN_STATES]:
         approve(active)
-    if cluster.provider is not None:
-        cluster.provider.forget_topology()
+    _forget_topology(cluster)
     errors = _stop_without_status(cluster, snapshot.errors, grace)
     _cancel_runs(cluster, snapshot)
     errors |= _stop_in_order(cluster, snapshot, grace, show_status)
@@ -123,6 +129,18 @@ def _take_down(
     if lost_hosts:
         tasks = [f"{task.short} on {task.host}" for task in snapshot.topology.tasks if task.host in lost_hosts]
         raise _incomplete(cluster, lost_hosts, tasks)
+
+
+def _forget_topology(cluster: Cluster) -> None:
+    """Have no host of a provider start the tasks again."""
+    if cluster.provider is None:
+        return
+    try:
+        cluster.provider.forget_topology()
+    except ClusterError as error:
+        raise _NothingStoppedError(
+            f"nothing was stopped: {error.message}", hint=error.hint, exit_code=error.exit_code
+        ) from None
 
 
 def _cancel_runs(cluster: Cluster, snapshot: ClusterSnapshot) -> None:

@@ -145,15 +145,15 @@ def _release(provider: Provider[Any], placed: ClusterTopology | None) -> None:
     unregister(provider.cluster)
 
 
-def store_topology(topology: ClusterTopology) -> None:
+def store_topology(topology: ClusterTopology, show: Callable[[str], None]) -> None:
     """Keep the topology of a cluster that is up where a host finds it that replaces another one."""
     registered = read_registry(topology.cluster)
     if registered is None or registered.provider is None:
         return
     try:
-        registered.provider.store_topology(topology)
+        registered.provider.store_topology(topology, show)
     except ClusterError as error:
-        warn(f"warning: a host that is replaced does not start its tasks by itself: {error.message}")
+        warn(f"warning: a host that is replaced does not start its tasks by itself: {error.message}. {error.hint}")
 
 
 def remove_surplus(topology: ClusterTopology, request: HostRequest) -> None:

@@ -77,6 +77,13 @@ class UpPlan:
         """Return the cluster without the hosts that cannot be reached."""
         return self.cluster.without(self.unreachable)
 
+    @property
+    def result(self) -> ClusterTopology:
+        """Return the topology that the cluster has once the plan is applied; without actions, nothing is applied."""
+        if self.actions or self.observed is None:
+            return self.topology
+        return replace(self.topology, generation=self.observed.topology.generation)
+
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
         versions = sorted({each.tensorflow for each in self.hosts.values() if each.tensorflow})

@@ -86,11 +86,11 @@ class Provider(ABC, Generic[Request]):
     def locate(self, topology: ClusterTopology, request: Request) -> ClusterTopology | None:
         """Find the hosts of the cluster that another machine has acquired, and return the topology on them.
 
-        Return None if there are none, or if they cannot be found.
+        Return None if there are none, or if this machine lacks what finds them.
         """
         return None
 
-    def store_topology(self, topology: ClusterTopology) -> None:
+    def store_topology(self, topology: ClusterTopology, show: Show) -> None:
         """Keep the topology of the cluster, which is up, where a host finds it that replaces another one."""
 
     def forget_topology(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
     from tfcluster.core.topology import ClusterTopology
     from tfcluster.providers.kubernetes.request import KubernetesSpec
 
-_NO_NAMESPACE = "# The spec has no `namespace:`, which the addresses of the tasks need: `tfcluster up` starts them.\n"
+_NO_NAMESPACE = "the spec has no `namespace:`, which the addresses of the tasks need"
 
 
 @click.command(
     "manifests",
     context_settings={"ignore_unknown_options": True},  # those of COMMAND
-    epilog="Example: tfcluster manifests cluster.yaml | kubectl diff -f -",
+    epilog="Example: tfcluster manifests cluster.yaml | kubectl diff --server-side -f -",
 )
 @spec_argument
 @click.option(
@@ -51,12 +52,17 @@ def manifests_command(spec: Path | None, export: str | None, command: tuple[str,
 
 def _all_manifests(topology: ClusterTopology, request: KubernetesSpec) -> str:
     """Return the manifests with which the pods start their tasks by themselves."""
+    from tfcluster.core.secrets import has_secrets
+    from tfcluster.providers.kubernetes import manifests
     from tfcluster.providers.kubernetes.kubectl import place_for_manifests
-    from tfcluster.providers.kubernetes.manifests import code_manifest, pod_manifests, topology_manifests
 
-    objects = [code_manifest(topology.cluster, request.namespace)]
-    if request.namespace is None:
-        objects.append(_NO_NAMESPACE)
+    objects = [manifests.pod_manifests(topology, request)]
+    reason = _NO_NAMESPACE if request.namespace is None else manifests.why_not_alone(topology)
+    if reason is not None:
+        objects[0] = f"# These pods wait for `tfcluster up`, which starts the tasks: {reason}.\n{objects[0]}"
     else:
-        objects.append(topology_manifests(place_for_manifests(topology, request), request.namespace))
-    return "---\n".join([*objects, pod_manifests(topology, request)])
+        placed = place_for_manifests(topology, request)
+        objects.append(manifests.topology_manifests(placed, request.namespace))
+        if has_secrets(placed) and sys.stdout.isatty():
+            echo("note: the Secret below has the values of your secrets", err=True)
+    return "---\n".join([*objects, manifests.code_manifest(topology.cluster, request.namespace)])

@@ -10,6 +10,7 @@ import itertools
 import json
 import re
 import shlex
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -28,12 +29,14 @@ from tfcluster.providers.kubernetes.manifests import (
     INSTANCE,
     MANAGED_BY,
     code_manifest,
+    compress,
     object_names,
     pod_manifests,
     topology_manifests,
+    why_not_alone,
 )
 from tfcluster.providers.kubernetes.pods import PodSet
-from tfcluster.providers.kubernetes.start import SESSION
+from tfcluster.providers.kubernetes.start import FACTS, HAS_SECRETS, SESSION, TOPOLOGY, WAS_UP
 from tfcluster.providers.programs import find_program, run_program
 from tfcluster.transport.provision import code_session
 
@@ -56,6 +59,8 @@ _RIGHTS = (
 )
 # With secret values. To list secrets would be a right to read all of them.
 _SECRET_RIGHTS = tuple((verb, "secrets") for verb in ("create", "patch", "delete"))
+_DELETE_SECRETS = ("delete", "secrets")
+_SECRET_RELEASE_RIGHTS = (("delete", "secrets"),)
 _RELEASE_RIGHTS = tuple(
     (verb, kind) for verb, kind in _RIGHTS if kind in _KINDS.split(",") and verb in ("list", "delete")
 )
@@ -125,6 +130,8 @@ def check_release(pods: PodSet) -> None:
     try:
         _ask(pods)
         missing = _missing_rights(pods, _RELEASE_RIGHTS)
+        if not missing and _facts(_stored(pods)).get(HAS_SECRETS):
+            missing = _missing_rights(pods, _SECRET_RELEASE_RIGHTS)
     except ClusterError as error:
         hint = f"{error.hint} `tfcluster down -c {pods.cluster}` then stops it.".lstrip()
         raise ClusterError(f"nothing was stopped: {error.message}", hint=hint, exit_code=error.exit_code) from None
@@ -132,8 +139,8 @@ def check_release(pods: PodSet) -> None:
         raise _rights_error(pods, missing, "nothing was stopped")
 
 
-def _ask(pods: PodSet) -> bool:
-    """Ask the API server whether there is the StatefulSet of a cluster, and wait for its answer for a short time.
+def _ask(pods: PodSet) -> str | None:
+    """Ask the API server for the StatefulSet of a cluster, and wait for its answer for a short time: JSON, or None.
 
     Without its storage, it cannot answer. Other commands of kubectl are several requests, each with its own time-out.
     """
@@ -142,7 +149,7 @@ def _ask(pods: PodSet) -> bool:
     result = _call(arguments)
     if result.returncode and not re.search(r"\((NotFound|Forbidden)\)", result.stderr):
         raise _failure(arguments, result.stderr)
-    return result.returncode == 0
+    return None if result.returncode else result.stdout
 
 
 def _rights_error(pods: PodSet, missing: list[str], consequence: str) -> ClusterError:
@@ -186,8 +193,14 @@ def _check_namespace(pods: PodSet) -> None:
 
 
 def exists(pods: PodSet) -> bool:
-    """Return whether there is the StatefulSet of a cluster; a server that does not answer is waited for shortly."""
-    return _ask(pods) and replicas(pods) > 0
+    """Return whether there are pods of a cluster; a server that does not answer is waited for shortly."""
+    answer = _ask(pods)
+    if answer is None:
+        return False
+    found = json.loads(answer)
+    labels = found["metadata"].get("labels", {})
+    is_own = labels.items() >= {MANAGED_BY, (INSTANCE, pods.cluster)}
+    return is_own and bool(found["spec"]["replicas"])
 
 
 def replicas(pods: PodSet) -> int:
@@ -222,29 +235,50 @@ def _apply_code(pods: PodSet) -> None:
     query = f"--output=jsonpath={{.data.{SESSION.replace('.', chr(92) + '.')}}}"
     found = _run(pods, "get", "configmaps", object_names(pods.cluster)[0], "--ignore-not-found", query).strip()
     if found != json.dumps(code_session(None)):
-        _apply(pods, code_manifest(pods.cluster, None), "--force-conflicts")  # with who has applied the manifests
+        _apply(pods, code_manifest(pods.cluster, None))
 
 
 def apply_topology(pods: PodSet, topology: ClusterTopology) -> None:
     """Apply the code and the topology of a cluster that is up, with which a new pod starts its tasks."""
+    stored = _stored(pods)
+    if why_not_alone(topology) is not None:
+        if stored:
+            delete_topology(pods)
+        return
     _apply_code(pods)
-    _apply(pods, topology_manifests(topology, None), "--force-conflicts")
-    if not has_secrets(topology):
+    if stored.get("binaryData", {}).get(TOPOLOGY) == compress(topology) and _facts(stored).get(WAS_UP):
+        return
+    if _facts(stored).get(HAS_SECRETS) and not has_secrets(topology):
         _delete_secrets(pods)
+    _apply(pods, topology_manifests(topology, None, was_up=True))
+
+
+def _stored(pods: PodSet) -> dict[str, Any]:
+    """Return the ConfigMap with the topology; it is empty if there is none."""
+    name = object_names(pods.cluster)[1]
+    text = _run(pods, "get", "configmaps", name, "--ignore-not-found", "--output=json").strip()
+    found: dict[str, Any] = json.loads(text) if text else {}
+    return found
+
+
+def _facts(stored: dict[str, Any]) -> dict[str, bool]:
+    """Return what the ConfigMap with the topology says about it; it is empty if there is none."""
+    facts: dict[str, bool] = json.loads(stored.get("data", {}).get(FACTS, "{}"))
+    return facts
 
 
 def delete_topology(pods: PodSet) -> None:
-    """Delete what starts tasks in a new pod, or in a container that is restarted."""
-    _run(pods, "delete", "configmaps", object_names(pods.cluster)[1], "--ignore-not-found", "--wait=false")
-    _delete_secrets(pods)
+    """Delete what starts tasks in a new pod, or in a container that is restarted; the secret values go first."""
+    stored = _stored(pods)
+    if _facts(stored).get(HAS_SECRETS):
+        _delete_secrets(pods)
+    if stored:
+        _run(pods, "delete", "configmaps", object_names(pods.cluster)[1], "--ignore-not-found", "--wait=false")
 
 
 def _delete_secrets(pods: PodSet) -> None:
-    """Delete the secret values, if there are any, by the name of their object: to list secrets is to read all."""
-    arguments = [*_options(pods), "delete", "secrets", object_names(pods.cluster)[2]]
-    result = _call([*arguments, "--ignore-not-found", "--wait=false"])
-    if result.returncode and "(Forbidden)" not in result.stderr:  # without that right, none were applied
-        raise _failure(arguments, result.stderr)
+    """Delete the secret values by the name of their object: to list secrets is a right to read all of them."""
+    _run(pods, "delete", "secrets", object_names(pods.cluster)[2], "--ignore-not-found", "--wait=false")
 
 
 def _wait_for_controller(pods: PodSet) -> dict[str, Any]:
@@ -259,7 +293,9 @@ def _wait_for_controller(pods: PodSet) -> dict[str, Any]:
 
 
 def _apply(pods: PodSet, manifests: str, *options: str) -> str:
-    arguments = ("apply", "--server-side", f"--field-manager={_FIELD_MANAGER}", *options, "--filename=-")
+    # What others have applied of these fields, such as the output of `manifests`, gives way: `up` has asked.
+    manager = ("--server-side", f"--field-manager={_FIELD_MANAGER}", "--force-conflicts")
+    arguments = ("apply", *manager, *options, "--filename=-")
     try:
         return _run(pods, *arguments, stdin=manifests)
     except ClusterError as error:
@@ -429,8 +465,8 @@ def _connect(pods: PodSet, host: str) -> str:
 def release(pods: PodSet) -> None:
     """Delete what `up` has applied for a cluster; volumes stay."""
     try:
+        delete_topology(pods)
         _run(pods, "delete", _KINDS, f"--selector={_selector(pods.cluster)}")
-        _delete_secrets(pods)
     except ClusterError as error:
         hint = f"{error.hint} `tfcluster down -c {pods.cluster}` then deletes the pods.".lstrip()
         raise ClusterError(f"the pods may still exist: {error.message}", hint=hint, exit_code=error.exit_code) from None
@@ -439,7 +475,7 @@ def release(pods: PodSet) -> None:
 def not_started_here(cluster: str, request: KubernetesSpec) -> ClusterError:
     """Build the error for a cluster whose pods, if there are any, this machine has not made."""
     place = [f"--{name}={value}" for name in ("context", "namespace") if (value := getattr(request, name))]
-    command = shlex.join(["kubectl", *place, "delete", _KINDS, f"--selector={_selector(cluster)}"])
+    command = shlex.join(["kubectl", *place, "delete", f"{_KINDS},secrets", f"--selector={_selector(cluster)}"])
     return ClusterError(
         f"cluster {cluster!r} was not started from this machine, and no pods of it were found",
         hint=f"`tfcluster up` makes its pods. To delete what may be left of earlier ones: `{command}`.",
@@ -461,6 +497,11 @@ def _selector(cluster: str) -> str:
 def _options(pods: PodSet) -> list[str]:
     context = [f"--context={pods.context}"] if pods.context else []  # that of kubectl in a topology of `manifests`
     return [*context, f"--namespace={pods.namespace}"]
+
+
+def is_installed() -> bool:
+    """Return whether this machine has kubectl."""
+    return shutil.which("kubectl") is not None
 
 
 def _program() -> str:

@@ -19,7 +19,7 @@ from tfcluster.core.topology import CLOSED, ClusterTopology
 from tfcluster.paths import LOCK, SOCKET
 from tfcluster.protocol.serialization import to_stored
 from tfcluster.providers.kubernetes import start
-from tfcluster.providers.kubernetes.start import CODE, MOUNTED, SECRETS, SESSION, TOPOLOGY
+from tfcluster.providers.kubernetes.start import CODE, FACTS, HAS_SECRETS, MOUNTED, SECRETS, SESSION, TOPOLOGY, WAS_UP
 from tfcluster.transport.provision import code_session, code_zip, in_environment
 
 if TYPE_CHECKING:
@@ -174,7 +174,9 @@ _TOPOLOGY = """\
 # The tasks of the cluster, which a new pod starts, as compressed JSON.
 apiVersion: v1
 kind: ConfigMap
-{metadata}binaryData:
+{metadata}data:
+  {facts_file}: {facts}
+binaryData:
   {file}: {topology}
 """
 _SECRETS = """\
@@ -278,14 +280,31 @@ def code_manifest(cluster: str, namespace: str | None) -> str:
     )
 
 
-def topology_manifests(topology: ClusterTopology, namespace: str | None) -> str:
-    """Return the ConfigMap with the topology of a cluster, and the Secret with its secret values, if it has any."""
+def why_not_alone(topology: ClusterTopology) -> str | None:
+    """Return why pods do not start the tasks of a cluster by themselves; None if they do."""
+    if any(host.setup for host in topology.hosts):
+        return "the spec has `setup:`, which `tfcluster up` runs"
+    if topology.lease is not None:  # what it has ended would start again
+        return "the spec has a `lease:`"
+    return None
+
+
+def compress(topology: ClusterTopology) -> str:
+    """Return a topology without its secret values, as it is stored."""
+    text = json.dumps(to_stored(without_values(topology)))
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+
+
+def topology_manifests(topology: ClusterTopology, namespace: str | None, *, was_up: bool = False) -> str:
+    """Return the ConfigMap with the topology of a cluster, and the Secret with its secret values, if it has any.
+
+    A pod that starts tasks of a topology that `was_up` replaces another one.
+    """
     cluster = topology.cluster
     _, topology_name, secrets_name = object_names(cluster)
-    stored = json.dumps(to_stored(without_values(topology)))
-    compressed = base64.b64encode(gzip.compress(stored.encode(), mtime=0)).decode()
-    metadata = _metadata(topology_name, namespace, cluster)
-    objects = [_TOPOLOGY.format(metadata=metadata, file=TOPOLOGY, topology=compressed)]
+    facts = json.dumps(json.dumps({HAS_SECRETS: has_secrets(topology), WAS_UP: was_up}))
+    texts = {"facts_file": FACTS, "facts": facts, "file": TOPOLOGY, "topology": compress(topology)}
+    objects = [_TOPOLOGY.format(metadata=_metadata(topology_name, namespace, cluster), **texts)]
     if has_secrets(topology):
         values = json.dumps(json.dumps(values_of(topology)))
         metadata = _metadata(secrets_name, namespace, cluster)

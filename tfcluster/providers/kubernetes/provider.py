@@ -99,8 +99,6 @@ class KubernetesProvider(Provider["KubernetesSpec"]):
         adopted = (_adoption(pods, present),) if self.pods is None and present else ()
         command.confirm((*adopted, *_replacements(topology, outdated)))
         self.is_acquired = True
-        if not present:  # somebody has deleted the pods alone
-            kubectl.delete_topology(pods)
         if self.pods is None:  # before anything is applied: `down` deletes what an interrupt leaves
             self.pods = pods
             command.remember(placed.hosts)
@@ -109,6 +107,8 @@ class KubernetesProvider(Provider["KubernetesSpec"]):
                     "note: a network plugin has to enforce the NetworkPolicy that closes the ports, which cannot be "
                     "known from here; to try, connect to the address of a task from another pod: it must time out"
                 )
+        if len(outdated) == present:  # no new pod starts tasks that this command is about to change; or all are gone
+            kubectl.delete_topology(pods)
         if replaced := kubectl.apply(pods, topology, request, count):
             late = [name for name in replaced if name not in outdated]  # another `up` has changed them since
             command.confirm(_replacements(topology, late))
@@ -117,19 +117,17 @@ class KubernetesProvider(Provider["KubernetesSpec"]):
         return placed
 
     def locate(self, topology: ClusterTopology, request: KubernetesSpec) -> ClusterTopology | None:
-        """Find the pods by the name and the labels of their objects."""
-        try:
-            pods = kubectl.find_pods(self.cluster, request)
-        except ClusterError:
-            return None
-        if not kubectl.exists(pods):
+        """Find the pods by the name and the labels of their StatefulSet."""
+        if not kubectl.is_installed() or not kubectl.exists(pods := kubectl.find_pods(self.cluster, request)):
             return None
         self.pods = pods
         return kubectl.place(topology, pods, request.image)
 
-    def store_topology(self, topology: ClusterTopology) -> None:
+    def store_topology(self, topology: ClusterTopology, show: Show) -> None:
         """Apply the topology, with which a pod that replaces another one starts its tasks."""
-        if not any(task.lost_secrets for task in topology.tasks):  # an earlier one has them
+        if any(task.lost_secrets for task in (*topology.tasks, *topology.reserved)):
+            raise ClusterError("the values of secrets are not known here", hint="`up` with these values stores them.")
+        with kubectl.show_slow_calls(show):
             kubectl.apply_topology(self._known_pods, topology)
 
     def forget_topology(self) -> None:

@@ -25,6 +25,11 @@ SESSION = "session.json"
 #: The topology as it is stored, compressed, and the secret values that it does not have; both are optional.
 TOPOLOGY = "topology.json.gz"
 SECRETS = "secrets.json"
+#: What is known of the topology, as JSON: the names of these are true or false.
+FACTS = "facts.json"
+HAS_SECRETS = "has_secrets"
+WAS_UP = "was_up"
+_MODULE = "tfcluster.providers.kubernetes.start"
 
 
 def install() -> None:
@@ -33,21 +38,35 @@ def install() -> None:
     The code of a journal is used for that journal. The host's variables in the spec are those of the agent.
     """
     from tfcluster.paths import CODE_LINK, state_folder
+
+    cluster, host = sys.argv[1:]
+    linked = state_folder(cluster, host) / CODE_LINK
+    module, variables = _MODULE, dict[str, str]()
+    try:
+        folder = linked if linked.is_dir() else Path(_install_code())
+        topology = _read_topology()
+        if topology is not None:
+            variables = dict(next((each.env for each in topology.hosts if each.name == host), {}))
+    except (OSError, ValueError) as error:
+        print(f"tfcluster cannot be started from {MOUNTED}: {error}", file=sys.stderr)
+        if not linked.is_dir():
+            sys.exit(1)
+        folder = linked
+    if not folder.joinpath(*_MODULE.split(".")).with_suffix(".py").exists():  # the code of an earlier version
+        module = "tfcluster.transport.resume"
+    os.chdir(folder)
+    os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], {**os.environ, **variables})
+
+
+def _install_code() -> str:
     from tfcluster.transport.remote.bootstrap import cache_folders, find_code
     from tfcluster.transport.remote.install import install as install_code
 
-    cluster, host = sys.argv[1:]
     session = json.loads((MOUNTED / SESSION).read_text())
-    linked = state_folder(cluster, host) / CODE_LINK
-    folder = str(linked) if linked.is_dir() else find_code(session)
-    if folder is None:
-        with ZipFile(MOUNTED / CODE) as archive:
-            folder = install_code(archive, session["code"], cache_folders(session), lambda: find_code(session))
-    os.chdir(folder)
-    topology = _read_topology()
-    hosts = [] if topology is None else [each for each in topology.hosts if each.name == host]
-    variables = {**os.environ, **(hosts[0].env if hosts else {})}
-    os.execve(sys.executable, [sys.executable, "-m", "tfcluster.providers.kubernetes.start", *sys.argv[1:]], variables)
+    if (found := find_code(session)) is not None:
+        return found
+    with ZipFile(MOUNTED / CODE) as archive:
+        return install_code(archive, session["code"], cache_folders(session), lambda: find_code(session))
 
 
 def _read_topology() -> ClusterTopology | None:
@@ -71,13 +90,11 @@ def main() -> int:
 
     cluster, host = sys.argv[1:]
     try:
-        topology = _read_topology()
-        if topology is not None and not any(each.setup for each in topology.hosts if each.name == host):
-            write_journal(host, topology)
-        resume.keep_code(cluster, host)
-    except (OSError, ValueError, ClusterError) as error:
+        if (topology := _read_topology()) is not None:
+            write_journal(host, topology, is_replaced=json.loads((MOUNTED / FACTS).read_text())[WAS_UP])
+    except (OSError, ValueError, LookupError, ClusterError) as error:  # a journal that exists is enough
         print(f"the tasks of {cluster} cannot be started from {MOUNTED}: {error}", file=sys.stderr)
-        return 1
+    resume.keep_code(cluster, host)
     return resume.main([cluster, host])
 
 
