@@ -82,7 +82,8 @@ class UpPlan:
         """Return the topology that the cluster has once the plan is applied; without actions, nothing is applied."""
         if self.actions or self.observed is None:
             return self.topology
-        return replace(self.topology, generation=self.observed.topology.generation)
+        observed = self.observed.topology
+        return replace(self.topology, generation=observed.generation, kept=observed.kept)
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
