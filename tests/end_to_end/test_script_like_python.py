@@ -307,9 +307,13 @@ def folder_of(case: Case, path: Path) -> Path:
 _OLD_LOG_LINE = re.compile(rb" [IWE] tensorflow/")
 
 
+# Of the command itself; the note is about a script that starts cold.
+_OWN = (b"error: ", b"hint: ", b"note: six.py beside the script has the name of a module that TensorFlow imports")
+
+
 def own_lines(text: bytes) -> bytes:
     """Standard error without the lines of TensorFlow and of the command itself."""
-    foreign = (b"WARNING: All log", b"I0000", b"W0000", b"E0000", b"To enable the following", b"error: ", b"hint: ")
+    foreign = (b"WARNING: All log", b"I0000", b"W0000", b"E0000", b"To enable the following", *_OWN)
     lines = text.splitlines(keepends=True)
     return b"".join(line for line in lines if not line.startswith(foreign) and not _OLD_LOG_LINE.search(line))
 
