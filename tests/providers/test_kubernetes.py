@@ -6,17 +6,22 @@ import json
 import os
 import shlex
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from tests.core.clusters import topology_of
 from tfcluster.core.hosts import Host
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.providers.kubernetes import kubectl
+from tfcluster.providers.kubernetes.manifests import topology_manifests
 from tfcluster.providers.kubernetes.pods import PodSet
+from tfcluster.transport.provision import code_session
 
 PODS = PodSet("train", "prod", "ml")
 Say = Callable[[str, str], None]
@@ -350,3 +355,28 @@ esac""",
     kind, _, name = found.partition("/")
     with pytest.raises(ClusterError, match=f"{kind} '{name}' in namespace 'ml' does not belong to tfcluster"):
         kubectl.check(PODS)
+
+
+@pytest.mark.parametrize("owner", ["tfcluster", "somebody"])
+def test_pods_that_another_program_has_made_are_not_those_of_the_cluster(owner: str, say: Say) -> None:
+    labels = f'{{"app.kubernetes.io/managed-by": "{owner}", "app.kubernetes.io/instance": "train"}}'
+    say("kubectl", f"""echo '{{"metadata": {{"labels": {labels}}}, "spec": {{"replicas": 2}}}}'""")
+    assert kubectl.exists(PODS) is (owner == "tfcluster")
+
+
+def test_tasks_that_are_stored_as_they_are_are_not_applied_again(say: Say, tmp_path: Path) -> None:
+    topology = topology_of("name: train\nkubernetes: {image: a/b, namespace: ml}\njobs: {worker: {tasks: 1}}")
+    [stored] = yaml.safe_load_all(topology_manifests(topology, None, was_up=True))
+    (tmp_path / "stored.json").write_text(json.dumps(stored))
+    session = json.dumps(code_session(None))
+    say(
+        "kubectl",
+        f"""echo "$*" >>{tmp_path}/calls; case "$*" in
+*tfcluster-topology*) cat {tmp_path}/stored.json;;
+*tfcluster-code*) echo '{session}';;
+esac""",
+    )
+    kubectl.apply_topology(PODS, topology)
+    assert " apply " not in (tmp_path / "calls").read_text()
+    kubectl.apply_topology(PODS, replace(topology, generation=7))
+    assert (tmp_path / "calls").read_text().count(" apply ") == 1

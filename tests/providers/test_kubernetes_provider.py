@@ -49,6 +49,18 @@ def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return done
 
 
+def test_if_all_pods_are_replaced_none_starts_the_earlier_tasks(
+    done: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubectl, "delete_topology", lambda pods: done.append("delete_topology"))
+    acquire(lambda changes: None)
+    assert done == ["apply", "replace_pods", "wait_until_running"], "the pod that stays may be replaced meanwhile"
+    done.clear()
+    monkeypatch.setattr(kubectl, "find_outdated", lambda *arguments: ["train-0", "train-1"])
+    acquire(lambda changes: None)
+    assert done[:2] == ["delete_topology", "apply"]
+
+
 def acquire(confirm: Callable[[Sequence[Any]], None]) -> None:
     hosts.acquire_hosts(TOPOLOGY, REQUEST, lambda line: None, confirm)
 
