@@ -337,7 +337,7 @@ class LogHandlers:
     def _find_run(self, name: str, no_task: ClusterError) -> str:
         """Return the id of the run with an id, a name or a unique prefix of the id, which is no task's name.
 
-        Raises ClusterError: there is no such run, or several runs match.
+        Raises ClusterError: no run matches, or several do.
         """
         runs = RunStore(self._state_dir.runs).names()
         if not runs:

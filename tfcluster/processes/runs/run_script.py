@@ -406,7 +406,7 @@ def _files_of_module(module: str, folder: Path) -> list[Path]:
     return files
 
 
-# A fresh interpreter imports the cluster's own tfcluster, whatever is beside the script.
+# A fresh interpreter imports the cluster's own tfcluster, even if another one is beside the script.
 _NEVER_HIDDEN = ("__main__", "tfcluster")
 
 

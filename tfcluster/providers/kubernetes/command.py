@@ -57,7 +57,7 @@ def _all_manifests(topology: ClusterTopology, request: KubernetesSpec) -> str:
     from tfcluster.providers.kubernetes.kubectl import place_for_manifests
 
     objects = [manifests.pod_manifests(topology, request)]
-    reason = _NO_NAMESPACE if request.namespace is None else manifests.why_not_alone(topology)
+    reason = _NO_NAMESPACE if request.namespace is None else manifests.why_up_is_needed(topology)
     if reason is not None:
         objects[0] = f"# These pods wait for `tfcluster up`, which starts the tasks: {reason}.\n{objects[0]}"
     else:

@@ -33,7 +33,7 @@ from tfcluster.providers.kubernetes.manifests import (
     object_names,
     pod_manifests,
     topology_manifests,
-    why_not_alone,
+    why_up_is_needed,
 )
 from tfcluster.providers.kubernetes.pods import PodSet
 from tfcluster.providers.kubernetes.start import FACTS, HAS_SECRETS, SESSION, TOPOLOGY, WAS_UP
@@ -241,7 +241,7 @@ def _apply_code(pods: PodSet) -> None:
 def apply_topology(pods: PodSet, topology: ClusterTopology) -> None:
     """Apply the code and the topology of a cluster that is up, with which a new pod starts its tasks."""
     stored = _stored(pods)
-    if why_not_alone(topology) is not None:
+    if why_up_is_needed(topology) is not None:
         if stored:
             delete_topology(pods)
         return

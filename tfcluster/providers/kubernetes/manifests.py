@@ -280,7 +280,7 @@ def code_manifest(cluster: str, namespace: str | None) -> str:
     )
 
 
-def why_not_alone(topology: ClusterTopology) -> str | None:
+def why_up_is_needed(topology: ClusterTopology) -> str | None:
     """Return why pods do not start the tasks of a cluster by themselves; None if they do."""
     if any(host.setup for host in topology.hosts):
         return "the spec has `setup:`, which `tfcluster up` runs"
