@@ -51,7 +51,7 @@ def test_none_and_one_that_is_too_old(tmp_path: Path) -> None:
 
 def test_the_documents_name_what_a_host_must_have_and_it_is_a_dependency() -> None:
     hosts = (ROOT / "docs" / "hosts.md").read_text()
-    assert "a Python with tensorflow. " in (ROOT / "README.md").read_text()
+    assert "a Python with tensorflow;" in (ROOT / "README.md").read_text()
     assert "**Python 3.11 or newer with tensorflow**" in hosts
     brought = sorted(PACKAGES_OF_TENSORFLOW.values())
     assert f"imports there: {', '.join(brought[:-1])} and {brought[-1]}." in hosts
