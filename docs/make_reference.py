@@ -56,6 +56,30 @@ jobs:
 ```
 
 A whole number such as `010` is an error, because YAML 1.1 reads `010` as 8 and YAML 1.2 reads it as 10.
+
+## Variables
+
+`${{NAME}}` in a value stands for an environment variable of the command that reads the spec, as in Docker Compose:
+
+```yaml
+name: train-${{USER:-me}}
+hosts:
+  alpha: {{ssh: "${{USER:-me}}@alpha", python: ~/tf/bin/python}}
+jobs:
+  worker: {{tasks: "${{WORKERS:-2}}", env: {{TOKEN: {{secret: "${{TOKEN:-none}}"}}}}}}
+```
+
+`${{NAME:-DEFAULT}}` has a default for a variable that is not set, or is empty. Without a default, an unset variable
+is an error. `$$` is a dollar sign: write `$${{NAME}}` in `setup`, `shell`, `connect` or `notify` for what a shell
+replaces there. Other dollar signs stay as they are, such as `$NAME` and `$(hostname)`. Variables in keys are not
+replaced. Between braces, YAML requires quotes; numbers, `true` and `false` are recognized nevertheless.
+
+The spec is stored and shown as it was read, with what the variables held. Values that are secret without variables
+are secret with them: `{{secret: "${{TOKEN}}"}}`, and the `webhook` of `notify`. Commands that only find the cluster,
+such as `status`, `logs` and `down`, require only the variables in `name` and in the keys about hosts.
+
+`~/` at the beginning of `hostfile` is your home folder; at the beginning of `python` and `state`, it is the home folder
+on that host.
 """
 
 

@@ -15,6 +15,7 @@ from tfcluster.spec.base import Key, Secret
 from tfcluster.spec.policies import Backoff, JobBackoff, JobRestart, RestartSpec
 from tfcluster.spec.schema import Spec
 
+VARIABLE = r"\$\{"
 FILE = Path(__file__).parent.parent / "tfcluster" / "spec" / "schema.json"
 
 
@@ -34,6 +35,7 @@ def spec_schema() -> dict[str, Any]:
     schema["required"].remove("name")  # the file's path gives one
     schema["patternProperties"] = {"^x-": {"description": "For anchors: ignored, but for what aliases refer to."}}
     accept_other_notations(schema)
+    accept_variables(schema)
     for each in objects_in(schema):
         if "patternProperties" in each:
             each["additionalProperties"] = False
@@ -53,6 +55,16 @@ def accept_other_notations(schema: dict[str, Any]) -> None:
     jobs = schema["properties"]["jobs"]["patternProperties"]
     for name, job in jobs.items():
         jobs[name] = {"anyOf": [job, addresses]}
+
+
+def accept_variables(schema: dict[str, Any]) -> None:
+    """Accept texts with variables such as `${NAME}` where a number, true or false, or only some texts are valid."""
+    for each in [*objects_in(schema)]:
+        types = each.get("type")
+        is_typed = not {"integer", "number", "boolean"}.isdisjoint(types if isinstance(types, list) else [types])
+        if is_typed or (types == "string" and not {"pattern", "enum"}.isdisjoint(each)):
+            rules = {name: each.pop(name) for name in [*each] if name not in ("description", "examples", "default")}
+            each["anyOf"] = [rules, {"type": "string", "pattern": VARIABLE}]
 
 
 def objects_in(value: Any) -> Iterator[dict[str, Any]]:

@@ -17,6 +17,9 @@ PACKAGE_ROOT = Path(__file__).parent.parent
 
 LOCAL_HOST = "localhost"
 
+#: The beginning of a path that is in the home folder of the account of a host.
+HOME_PREFIX = "~/"
+
 #: The lock file in a state directory, which an agent keeps locked as long as it runs.
 LOCK = "lock"
 

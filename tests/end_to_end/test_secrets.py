@@ -42,3 +42,17 @@ def assert_nothing_is_shown_or_kept(sandbox: Sandbox, shown: list[Result]) -> No
     state = [path for path in sandbox.folder.rglob("*") if path.is_file() and path.name != "cluster.yaml"]
     assert state
     assert not [path for path in state if b"xyzzy" in path.read_bytes()]
+
+
+def test_a_secret_from_a_variable_is_neither_shown_nor_kept_and_only_up_requires_it(sandbox: Sandbox) -> None:
+    text = SPEC.replace("xyzzy-1", '"${TOKEN}"').replace("plugh", '"<${PLAIN}>"')
+    spec, values = sandbox.spec(text), {"TOKEN": "xyzzy-1", "PLAIN": "plugh"}
+    assert "the variable TOKEN is not set" in sandbox("up", spec, code=2).stderr
+    shown = [sandbox("status", code=3), sandbox("up", spec, env=values)]
+    variables = sandbox("env", "worker:0").stdout
+    assert "xyzzy-1" in variables
+    assert "<plugh>" in variables
+    shown.append(sandbox("up", "--dry-run", env={**values, "TOKEN": "xyzzy-2"}))
+    assert "env TOKEN changed" in shown[-1].stdout
+    shown += [sandbox("status"), sandbox("down"), sandbox("down", code=3), sandbox("runs")]
+    assert_nothing_is_shown_or_kept(sandbox, shown)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.conftest import wait_for
+from tests.end_to_end.test_reboot import reboot, run_as_cron
 from tests.end_to_end.test_ssh import Over, over
 
 NAMES = ("alpha", "beta")
@@ -44,3 +49,31 @@ def test_a_run_has_its_folders_from_the_agent(wide: Over, words: str, lines: int
     output = wide(*words.split()).stdout
     assert output.count("done" if "script" in words else "random points") == lines
     assert not any((wide.network.home("alpha") / "state").iterdir())
+
+
+@pytest.mark.parametrize(
+    "has_sshd",
+    [
+        pytest.param(False, marks=pytest.mark.needs("network"), id="connect"),
+        pytest.param(True, marks=[pytest.mark.slow, pytest.mark.needs("sshd")], id="ssh"),
+    ],
+)
+def test_python_and_state_in_the_home_folder(tmp_path: Path, has_sshd: bool) -> None:
+    with over(tmp_path, "alpha", has_sshd=has_sshd) as sandbox:
+        home = sandbox.network.home("alpha")
+        (home / "its own").mkdir()
+        (home / "its own" / "python").write_text(f'#!/bin/sh\ntouch ~/started\nexec {sys.executable} "$@"\n')
+        (home / "its own" / "python").chmod(0o755)
+        text = sandbox.text(("alpha",), "jobs: {worker: {tasks: 1}}\n", {"alpha": Path("~/its own/python")})
+        spec = sandbox.spec(text.replace("alpha: {", "alpha: {state: ~/kept there, "))
+        sandbox("up", spec)
+        assert (home / "started").exists()
+        assert (home / "kept there" / "wide" / "alpha" / "lock").exists()
+        assert not any((home / "state").iterdir())
+        (unit,) = sandbox.json("doctor", spec, "--print-systemd")
+        reboot(sandbox, home / "run")
+        environment = {"HOME": str(home), "PATH": os.environ["PATH"], "TEST_MARK": sandbox.network.mark}
+        run_as_cron(sandbox.network.network["alpha"].command(), unit["cron"], environment)
+        sandbox.wait_until("running")
+        sandbox("down")
+        wait_for(lambda: not sandbox.network.leftovers())

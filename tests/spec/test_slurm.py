@@ -7,6 +7,7 @@ import pytest
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.spec.load import parse_spec
 from tfcluster.spec.schema import Spec
+from tfcluster.spec.variables import SpecEnvironment
 
 JOBS = "\njobs: {ps: {tasks: 1, hosts: [node0]}, worker: {tasks: 4}}\n"
 
@@ -46,7 +47,7 @@ def test_without_a_number_the_nodes_are_those_of_the_allocation_and_jobs_can_nam
     assert "cluster.yaml:1:16: slurm.nodes: Slurm job 4711, which SLURM_JOB_ID names, has 3; `env -u SLURM_JOB_ID" in (
         problems("slurm: {nodes: 4}")
     )
-    whole = parse_spec("slurm: {nodes: 4}" + JOBS, "cluster.yaml", "demo", environment={})
+    whole = parse_spec("slurm: {nodes: 4}" + JOBS, "cluster.yaml", "demo", SpecEnvironment(allocation={}))
     assert len(whole.hosts or ()) == 4, "`validate` does not depend on where it is typed"
     monkeypatch.delenv("SLURM_JOB_ID")
     assert [*(parse("slurm: {}").hosts or ())] == ["node0"]

@@ -70,8 +70,10 @@ def validate_command(spec: Path | None, cluster_spec: str | None, output: str) -
     from tfcluster.client.resolve import load_spec_topology
     from tfcluster.core.text import summarize_list
     from tfcluster.paths import LOCAL_HOST
+    from tfcluster.spec.variables import SpecEnvironment
 
-    topology, _ = load_spec_topology(spec, cluster_spec, environment={})  # the same answer everywhere
+    # The same answer in an allocation and elsewhere.
+    topology, _ = load_spec_topology(spec, cluster_spec, SpecEnvironment(allocation={}))
     if output == "json":
         echo_json(topology.masked())
         return

@@ -10,7 +10,7 @@ from tfcluster.core.hosts import Host
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.paths import CODE_LINK, LOCAL_HOST, PACKAGE_ROOT, state_home
 from tfcluster.transport.provision import in_environment
-from tfcluster.transport.shell import quote
+from tfcluster.transport.shell import quote_path, typed_path
 
 _UNIT = """\
 [Unit]
@@ -66,11 +66,11 @@ def _command(cluster: str, host: Host) -> str:
         # The version of the code that was used last, if the one that wrote the journal was removed; see
         # `remote.bootstrap.cache_folders`.
         caches = ['"${XDG_CACHE_HOME:-$HOME/.cache}"/tfcluster/code/*/']
-        caches += [f"{shlex.quote(host.state)}/.code/*/"] if host.state else []
+        caches += [f"{typed_path(host.state)}/.code/*/"] if host.state else []
         recent = f'"$(ls -td {" ".join(caches)} 2>/dev/null | head -n 1)"'
-        python, state = quote([host.interpreter]), host.state or ""
-    home = shlex.quote(state) if state else '"${XDG_STATE_HOME:-$HOME/.local/state}"/tfcluster'
+        python, state = quote_path(host.interpreter), host.state or ""
+    home = typed_path(state) if state else '"${XDG_STATE_HOME:-$HOME/.local/state}"/tfcluster'
     code = f"{home}/{shlex.quote(cluster)}/{shlex.quote(host.name)}/{CODE_LINK}"
-    arguments = [cluster, host.name, *([state] if state else [])]
-    start = in_environment(f"{python} -m tfcluster.transport.resume {shlex.join(arguments)}", host.shell)
+    arguments = shlex.join([cluster, host.name]) + (f" {typed_path(state)}" if state else "")
+    start = in_environment(f"{python} -m tfcluster.transport.resume {arguments}", host.shell)
     return " ".join([*variables, f"cd {code}/tfcluster 2>/dev/null && cd .. || cd {recent} && exec {start}"])

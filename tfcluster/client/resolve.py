@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +28,7 @@ from tfcluster.providers import load_provider
 if TYPE_CHECKING:
     from tfcluster.core.topology import ClusterTopology
     from tfcluster.providers.request import HostRequest
+    from tfcluster.spec.variables import SpecEnvironment
 
 #: The option for the one-line notation, which takes the place of a spec's path.
 _NOTATION = "--cluster-spec"
@@ -93,7 +94,7 @@ def cluster_of_spec(spec: Path) -> Cluster:
     name, has_name = read_name(spec)
     running = running_clusters()
     if name is None or name not in running:
-        cluster = _unregistered_cluster(*load_spec_topology(spec, None))
+        cluster = _unregistered_cluster(*_load_place(spec))
         warn_of_renamed(cluster.name, spec_source(spec, None))
         return cluster
     if not has_name and (other_spec := _foreign_spec(name, spec_source(spec, None))) is not None:
@@ -116,10 +117,20 @@ def find_cluster(name: str) -> Cluster:
     if not journal_path(name).exists() and DEFAULT_SPEC.exists():
         own = None
         with contextlib.suppress(ClusterError):  # ignore an invalid ./cluster.yaml, as the user named the cluster
-            own = load_spec_topology(None, None)
+            own = _load_place(DEFAULT_SPEC)
         if own is not None and own[0].cluster == name:
             return _unregistered_cluster(*own)
     return Cluster(name)
+
+
+def _load_place(spec: Path) -> tuple[ClusterTopology, HostRequest | None]:
+    """Read a spec only for its cluster and hosts: variables elsewhere need not be set, as in the shell of `up`."""
+    from tfcluster.spec.variables import SpecEnvironment
+
+    try:
+        return load_spec_topology(spec, None, SpecEnvironment(only_place=True))
+    except ClusterError:  # perhaps of a value that is not valid if it is empty; then the variable is to be named
+        return load_spec_topology(spec, None)
 
 
 def _unregistered_cluster(topology: ClusterTopology, request: HostRequest | None) -> Cluster:
@@ -156,7 +167,7 @@ def load_topology(spec: Path | None, notation: str | None) -> ClusterTopology:
 
 
 def load_spec_topology(
-    spec: Path | None, notation: str | None, environment: Mapping[str, str] | None = None
+    spec: Path | None, notation: str | None, environment: SpecEnvironment | None = None
 ) -> tuple[ClusterTopology, HostRequest | None]:
     """Read a spec (None: ./cluster.yaml), or a cluster in the one-line notation, and resolve it into a topology.
 
@@ -176,7 +187,7 @@ def load_spec_topology(
     if notation is not None:
         return _in_folder(resolve_spec(parse_cluster_notation(notation), _NOTATION), None), None
     path = spec or DEFAULT_SPEC
-    loaded = load_spec(path, os.environ if environment is None else environment)
+    loaded = load_spec(path, environment)
     has_folder = path.is_file() and not is_descriptor(str(path))
     topology = _in_folder(resolve_spec(loaded, str(path)), path if has_folder else None)
     return topology, loaded.request

@@ -19,6 +19,8 @@ class HostRequest(FrozenModel):
     key: ClassVar[str]
     #: What a host is called, such as `node`: the hosts are `node0`, `node1` and so on.
     noun: ClassVar[str]
+    #: Its keys whose values are numbers.
+    numbers: ClassVar[tuple[str, ...]]
 
     @classmethod
     def is_in(cls, source: YamlDocument) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from tfcluster import settings
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.providers.requests import normalize_requests
-from tfcluster.spec.diagnostics import Diagnostic, KeyPath, Position, describe, shorten
+from tfcluster.spec.diagnostics import Diagnostic, KeyPath, Position, shorten
 from tfcluster.spec.host_ranges import expand_ranges
 from tfcluster.spec.hosts import LOCAL_ONLY, host_for_address, is_loopback, normalize_address, read_hostfile
 from tfcluster.spec.schema import Address
@@ -49,7 +50,7 @@ def normalize_hosts(source: YamlDocument) -> None:
 
 def _gather_from_file(file: str, source: YamlDocument) -> None:
     at = source.values[_HOSTFILE]
-    path = Path(source.file).parent / file
+    path = Path(source.file).parent / os.path.expanduser(file)
     try:
         slots, problems = read_hostfile(path)
     except (OSError, ValueError) as error:
@@ -71,7 +72,7 @@ def _gather_from_list(listed: list[Any], source: YamlDocument) -> None:
             continue
         if not isinstance(name, str):
             hint = "write the hosts without dashes to give them keys" if isinstance(name, dict) else ""
-            message = f"expected the name of a host, found {describe(name, source.texts.get(path))}"
+            message = f"expected the name of a host, found {source.describe(path, name)}"
             source.problems.append(source.problem(path, message, hint, at))
         elif name in positions:
             first = positions[name]

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StrictInt, StrictSt
 
 from tfcluster import settings
 from tfcluster.input_file import read_input
-from tfcluster.paths import LOCAL_HOST
+from tfcluster.paths import HOME_PREFIX, LOCAL_HOST
 from tfcluster.spec.base import FrozenModel, Key, Matches, PublicValue, VariableName, validation_error
 from tfcluster.spec.diagnostics import Diagnostic
 from tfcluster.spec.host_ranges import expand_names
@@ -34,6 +34,7 @@ _PLACEHOLDER = re.compile(rf"\{{(host|address|command)\}}|{_TERMINAL.pattern}")
 _PLACEHOLDER_HINT = (
     "what is replaced is {host}, {address}, {command} and {terminal:OPTION}; write other braces with spaces inside"
 )
+_ABSOLUTE = ("/", HOME_PREFIX)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
@@ -85,13 +86,13 @@ def _connect(text: str) -> str:
 
 
 def _absolute(text: str) -> str:
-    if not text.startswith("/"):
-        raise validation_error("expected", "expected an absolute path, which begins with /")
+    if not text.startswith(_ABSOLUTE):
+        raise validation_error("expected", "expected an absolute path, which begins with / or ~/")
     return text
 
 
 def _executable(text: str) -> str:
-    if text.startswith("-") or ("/" in text and not text.startswith("/")):
+    if text.startswith("-") or ("/" in text and not text.startswith(_ABSOLUTE)):
         raise validation_error("expected", "expected the name of a command such as python3, or an absolute path")
     return text
 

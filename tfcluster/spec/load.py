@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,28 +19,30 @@ from tfcluster.spec.cross_checks import (
     check_task_count,
     normalize_hosts,
 )
-from tfcluster.spec.diagnostics import Diagnostic, KeyPath, Position, describe, shorten, to_error
+from tfcluster.spec.diagnostics import Diagnostic, KeyPath, Position, shorten, to_error
 from tfcluster.spec.hosts import HostSpec
 from tfcluster.spec.policies import Backoff, JobBackoff, JobRestart, Logs, NotifySpec, RestartSpec
 from tfcluster.spec.schema import Job, Spec
+from tfcluster.spec.variables import TYPED_KEYS, SpecEnvironment
 from tfcluster.spec.yaml_source import YamlDocument, read_source
 
 OPTION = "--cluster-spec"
+_TYPED_KEYS = TYPED_KEYS.union(*(request.numbers for request in REQUESTS.values()))
 _EXAMPLE = "write it as worker|localhost:2223;localhost:2224"
 
 
-def load_spec(path: Path, environment: Mapping[str, str] = os.environ) -> Spec:
-    """Load and validate the spec in a YAML file, which can depend on some variables of the environment."""
+def load_spec(path: Path, environment: SpecEnvironment | None = None) -> Spec:
+    """Load and validate the spec in a YAML file, which can depend on variables: by default those of this process."""
     return parse_spec(read_spec(path), str(path), default_name(path), environment)
 
 
-def parse_spec(text: str | bytes, file: str, default_name: str, environment: Mapping[str, str] = os.environ) -> Spec:
+def parse_spec(text: str | bytes, file: str, default_name: str, environment: SpecEnvironment | None = None) -> Spec:
     """Parse and validate the spec in a YAML text, in UTF-8; the error has one line for each problem.
 
     `file` is the name for error messages. `default_name` is the cluster's name if the text does not set one; it is
     empty if the file's path gives none.
     """
-    return build_spec(read_source(text, file, environment), default_name)
+    return build_spec(read_source(text, file, environment, _TYPED_KEYS), default_name)
 
 
 def parse_cluster_notation(text: str) -> Spec:
@@ -138,7 +139,8 @@ def explain(error: ValidationError, source: YamlDocument) -> Iterator[Diagnostic
         for key in _similar_keys(path)
     }
     for path, details in errors:
-        is_said = source.has_error(path) and details["type"] != "extra_forbidden"
+        is_said = source.has_error(path) or source.has_broken_secret(path)
+        is_said = is_said and details["type"] != "extra_forbidden"
         if not is_said and not (details["type"] == "missing" and path in misspelled):
             yield _problem(details, path, source)
 
@@ -155,7 +157,7 @@ def _problem(details: ErrorDetails, path: KeyPath, source: YamlDocument) -> Diag
     if kind == "complete":
         return source.problem(path, context["message"], context["hint"], position)
     value = _value_at(path, source)
-    actual = describe(value, source.texts.get(path))
+    actual = source.describe(path, value)
     expected = _EXPECTED.get(kind, _EXPECTED["other"])(context, path)
     hint = context.get("hint", "")
     if kind == "string_type" and path in source.texts and value is not None:

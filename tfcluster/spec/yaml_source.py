@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +12,8 @@ from yaml.constructor import SafeConstructor
 from yaml.reader import Reader
 
 from tfcluster import settings
-from tfcluster.spec.diagnostics import Date, Diagnostic, KeyPath, Position, format_path, shorten, to_error
+from tfcluster.spec.diagnostics import Date, Diagnostic, KeyPath, Position, describe, format_path, shorten, to_error
+from tfcluster.spec.variables import TYPED_KEYS, SpecEnvironment, VariableError, is_variable
 
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 INIT_HINT = "tfcluster init writes a commented cluster.yaml"
@@ -29,6 +29,7 @@ _OCTAL = re.compile("[-+]?0[0-7_]+")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _HOST_RANGE = re.compile(r"[A-Za-z0-9_.-]+\[[0-9,-]+\]")  # YAML reads its bracket as that of a list
 _TOP = Position(1, 1)
+_RESOLVER: Any = yaml.resolver.Resolver()
 
 
 @dataclass
@@ -36,17 +37,25 @@ class YamlDocument:
     """A spec as the user wrote it: plain values with their positions, and the problems known so far."""
 
     file: str  # as the user named it
-    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)  # the variables that it can depend on
+    environment: SpecEnvironment = field(default_factory=SpecEnvironment)
+    typed_keys: Collection[str] = TYPED_KEYS  # those whose values are numbers, or true and false
     value: dict[str, Any] = field(default_factory=dict)  # the top-level mapping
     keys: dict[KeyPath, Position] = field(default_factory=dict)  # the position of the key, by path
     values: dict[KeyPath, Position] = field(default_factory=dict)  # the position of the value, by path
     texts: dict[KeyPath, str] = field(default_factory=dict)  # each scalar as it is spelled in the file, by path
+    interpolated: set[KeyPath] = field(default_factory=set)  # the paths of scalars that have variables
     problems: list[Diagnostic] = field(default_factory=list)  # those of reading, to which the schema's are added
     broken: set[KeyPath] = field(default_factory=set)  # paths with a problem, of which no further one is reported
 
     def problem(self, path: KeyPath, message: str, hint: str = "", at: Position = _TOP) -> Diagnostic:
         """Return a diagnostic for the value at a path, which is empty for the whole file."""
         return Diagnostic(self.file, *at, f"{format_path(path)}: {message}" if path else message, hint)
+
+    def describe(self, path: KeyPath, value: Any) -> str:
+        """Describe the value at a path for error messages, without what variables hold: it may be secret."""
+        if path in self.interpolated:
+            return f"the value of {shorten(self.texts[path])!r}"
+        return describe(value, self.texts.get(path))
 
     def report_key(self, path: KeyPath, message: str, hint: str = "") -> None:
         """Add a problem with the key at a path."""
@@ -56,14 +65,23 @@ class YamlDocument:
         """Return whether the path or one of its parents already has a problem."""
         return any(path[:length] in self.broken for length in range(len(path) + 1))
 
+    def has_broken_secret(self, path: KeyPath) -> bool:
+        """Return whether the value at a path is a secret that already has a problem."""
+        return (*path, "secret") in self.broken
 
-def read_source(text: str | bytes, file: str, environment: Mapping[str, str] = os.environ) -> YamlDocument:
+
+def read_source(
+    text: str | bytes,
+    file: str,
+    environment: SpecEnvironment | None = None,
+    typed_keys: Collection[str] = TYPED_KEYS,
+) -> YamlDocument:
     """Read the YAML text of a spec, in UTF-8; `file` is the name for error messages.
 
     Problems that do not prevent reading the other values are in the document; a text that is not one YAML mapping
     raises an error.
     """
-    source = YamlDocument(file, environment)
+    source = YamlDocument(file, environment or SpecEnvironment(), typed_keys)
     text = _decode(text, source)
     try:
         _check_shape(text, source)
@@ -159,7 +177,7 @@ class _Reader:
             self._source.texts[path] = node.value
         try:
             if isinstance(node, yaml.ScalarNode):
-                value = _scalar(node, is_secret=not {"env", "secret"}.isdisjoint(path))
+                value = _scalar(self._interpolate(node, path), is_secret=not {"env", "secret"}.isdisjoint(path))
             elif node.tag not in _COLLECTION_TAGS:
                 raise _unknown_tag(node)
             elif isinstance(node, yaml.MappingNode):
@@ -170,6 +188,21 @@ class _Reader:
             self._reject(path, error.message, error.hint, node)
         self._ancestors.remove(id(node))
         return value
+
+    def _interpolate(self, node: yaml.ScalarNode, path: KeyPath) -> yaml.ScalarNode:
+        """Return the scalar with its variables replaced; where no text is expected, with the type of the result."""
+        if "$" not in node.value or node.tag not in _TEXT_TAGS:
+            return node
+        try:
+            text = self._source.environment.interpolate(node.value, path)
+        except VariableError as error:
+            raise _UnreadableError(error.message, error.hint) from None
+        if text == node.value:
+            return node
+        self._source.interpolated.add(path)
+        is_typed = path[-1] in self._source.typed_keys and not is_variable(path)
+        tag = _RESOLVER.resolve(yaml.ScalarNode, text, (True, False)) if is_typed else node.tag
+        return yaml.ScalarNode(tag, text, node.start_mark)
 
     def _count(self, node: yaml.Node) -> None:
         """Count a node before it is read, and enforce the limits.

@@ -24,7 +24,7 @@ from tfcluster.transport.connector import Connector
 from tfcluster.transport.remote import bootstrap as remote_bootstrap
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
 from tfcluster.transport.session import SHELL_FAILED, open_session
-from tfcluster.transport.shell import ENVIRONMENT, REACHED, quote, say
+from tfcluster.transport.shell import ENVIRONMENT, REACHED, quote, quote_path, say
 from tfcluster.version import PROTOCOL, __version__
 
 #: The parts of the package that the agent and the transport need; see the layers in tests/test_layers.py.
@@ -124,7 +124,9 @@ def bootstrap_command(python: str, *, shell: str | None = None) -> str:
 
     The bash that runs `shell` first says that it is reached.
     """
-    return in_environment(quote([python, "-c", _BEGIN]), shell, before=f"{say({REACHED: ENVIRONMENT})}; ")
+    return in_environment(
+        f"{quote_path(python)} {quote(['-c', _BEGIN])}", shell, before=f"{say({REACHED: ENVIRONMENT})}; "
+    )
 
 
 def in_environment(command: str, shell: str | None, *, before: str = "") -> str:

@@ -30,8 +30,8 @@ from tfcluster.transport.shell import (
     SHELL,
     STARTUP_FILES,
     environment_hint,
-    typed,
     typed_in_environment,
+    typed_path,
 )
 
 # The exit codes of every shell for a command that cannot be run or found.
@@ -199,7 +199,7 @@ class Session:
                 is_missing=True,
             )
         end = "closed its output" if code is None else f"ended with exit code {code}"
-        line = typed_in_environment(typed([self.host.interpreter, "-V"]), self.host.shell)
+        line = typed_in_environment(f"{typed_path(self.host.interpreter)} -V", self.host.shell)
         return InterpreterError(
             f"host {self.host.name!r}: {self.host.interpreter} {end} before it answered as Python does"
             f"{self.last_output()}",

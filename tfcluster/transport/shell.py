@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 
+from tfcluster.paths import HOME_PREFIX
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
 
 #: The field of the messages that say how far a session has come, and its values in their order. OpenSSH here says that
@@ -34,12 +35,25 @@ def quote(words: Iterable[str]) -> str:
     return " ".join("'" + _SPECIAL.sub(r"'\\\g<0>'", word) + "'" for word in words)
 
 
+def quote_path(path: str) -> str:
+    """Quote a path as `quote` does, except that `~/` at its beginning is the home folder there."""
+    if path.startswith(HOME_PREFIX):
+        return f'"$HOME"/{quote([path.removeprefix(HOME_PREFIX)])}'
+    return quote([path])
+
+
 def typed(words: Iterable[str]) -> str:
     """Return a command line as a person types it in a shell such as bash: with quotes only around words that need them.
 
     A word that is itself a command line with quotes gets the other kind of quotes.
     """
     return " ".join(_quote_typed(word) for word in words)
+
+
+def typed_path(path: str) -> str:
+    """Return a path as `typed` does, except that `~/` at its beginning is the home folder."""
+    prefix = HOME_PREFIX if path.startswith(HOME_PREFIX) else ""
+    return prefix + typed([path.removeprefix(prefix)])
 
 
 def _quote_typed(word: str) -> str:

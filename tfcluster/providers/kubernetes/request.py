@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field, StrictInt, StrictStr, WithJsonSchema
 
 from tfcluster import settings
+from tfcluster.paths import HOME_PREFIX
 from tfcluster.providers.request import HostRequest
 from tfcluster.spec.base import Key, Matches, whole
 from tfcluster.spec.diagnostics import KeyPath, to_error
@@ -48,6 +49,7 @@ class KubernetesSpec(HostRequest):
 
     key: ClassVar[str] = "kubernetes"
     noun: ClassVar[str] = "pod"
+    numbers: ClassVar[tuple[str, ...]] = ("pods", "gpus")
 
     pods: Annotated[StrictInt, Field(ge=1, le=settings.MAX_TASKS), Key("1 to 1000", "How many pods.", "4")] = 1
     image: Annotated[
@@ -78,6 +80,12 @@ class KubernetesSpec(HostRequest):
         if source.value.get("network") == "private":
             message = "pods cannot make their own network: their seccomp profile forbids it"
             source.problems.append(source.problem(("network",), message, "write closed", source.values["network",]))
+        host = source.value.get("host")
+        python = host.get("python") if isinstance(host, dict) else None
+        if isinstance(python, str) and python.startswith(HOME_PREFIX):
+            path: KeyPath = ("host", "python")
+            message = "the home folder in the image is not known"
+            source.problems.append(source.problem(path, message, "write the absolute path", source.values[path]))
         count = _pod_count(source.value[cls.key])
         cls.name_hosts(source, count, others=others, fixed=_WAYS, why="the manifests say it for each pod")
 

@@ -30,7 +30,7 @@ from tfcluster.providers.programs import find_program, run_program
 from tfcluster.providers.slurm import node_holder
 from tfcluster.providers.slurm.job import HostJob, SlurmJob
 from tfcluster.transport.provision import in_environment
-from tfcluster.transport.shell import quote
+from tfcluster.transport.shell import quote_path
 
 if TYPE_CHECKING:
     from tfcluster.providers.slurm.request import SlurmSpec
@@ -154,7 +154,7 @@ def _set_step(host: Host) -> str:
     a component of the step; --gres on a single node is refused if another one has fewer.
     """
     options = ["--overlap", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--mem=0", "--cpu-bind=none", _export()]
-    python = in_environment(f'{quote([host.interpreter])} -I -c "$0"', host.shell)
+    python = in_environment(f'{quote_path(host.interpreter)} -I -c "$0"', host.shell)
     return f"""\
 set -f --  # a list of nodes has brackets
 for group in $({_PRINT_NODES.strip()}); do

@@ -39,6 +39,7 @@ class SlurmSpec(HostRequest):
 
     key: ClassVar[str] = "slurm"
     noun: ClassVar[str] = "node"
+    numbers: ClassVar[tuple[str, ...]] = ("nodes", "gpus", "grace")
 
     nodes: Annotated[
         Annotated[StrictInt, Field(ge=1, le=settings.MAX_TASKS)] | None,
@@ -83,8 +84,8 @@ class SlurmSpec(HostRequest):
 def _node_count(slurm: Any, source: YamlDocument) -> int | None:
     """Return the number of nodes; None if it is not valid."""
     written = slurm.get("nodes") if isinstance(slurm, dict) else None
-    job = source.environment.get("SLURM_JOB_ID", "")
-    allocated = source.environment.get("SLURM_JOB_NUM_NODES", "") if job.isdecimal() else ""
+    job = source.environment.allocation.get("SLURM_JOB_ID", "")
+    allocated = source.environment.allocation.get("SLURM_JOB_NUM_NODES", "") if job.isdecimal() else ""
     available = int(allocated) if re.fullmatch("[1-9][0-9]{0,3}", allocated) else None
     if written is None:
         return available or 1

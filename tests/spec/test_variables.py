@@ -1,0 +1,213 @@
+"""Variables in the strings of a spec, and `~/` in its paths."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spec.test_json_schema import errors_of
+from tfcluster.cli.spec import SCHEMA
+from tfcluster.errors import ClusterError
+from tfcluster.spec.base import Secret
+from tfcluster.spec.cluster_name import read_name
+from tfcluster.spec.load import _TYPED_KEYS, load_spec, parse_spec
+from tfcluster.spec.schema import Spec
+from tfcluster.spec.variables import SpecEnvironment
+
+VARIABLES = {
+    **{"NAME": "demo", "N": "3", "YES": "false", "EMPTY": "", "TOKEN": "hunter2", "WORD": "words", "SIZE": "5 MB"},
+    **{"OCTAL": "010", "BYTES": "a\udcff"},
+}
+
+
+def parse(text: str, variables: Mapping[str, str] = VARIABLES, *, only_place: bool = False) -> Spec:
+    return parse_spec(text, "c.yaml", "c", SpecEnvironment(variables, only_place=only_place))
+
+
+def text_of(value: str) -> Any:
+    """What the value of an environment variable of a job's tasks is read as."""
+    return parse(f"jobs: {{a: {{tasks: 1, env: {{X: {json.dumps(value)}}}}}}}").jobs["a"].env["X"]
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    {
+        "${NAME}": "demo",
+        "<${NAME}-${N}>": "<demo-3>",
+        "${EMPTY}": "",
+        "${NONE:-other}": "other",
+        "${EMPTY:-other}": "other",
+        "${NAME:-other}": "demo",
+        "${NONE:-}": "",
+        "$${NAME}": "${NAME}",
+        "$$$$": "$$",
+        "$$$${NAME}": "$${NAME}",
+        "$${NAME:-${NAME}}": "${NAME:-demo}",
+        # For a shell, or nothing that has a meaning.
+        "$NAME $(id) $1 $? $": "$NAME $(id) $1 $? $",
+        # No value of a variable is looked through for others.
+        "${NAME:-$NAME}": None,
+        "${NUMBER": None,
+        "${NAME##*/}": None,
+        "${1}": None,
+        "${}": None,
+    }.items(),
+)
+def test_a_text_has_the_values_of_variables(written: str, read: str | None) -> None:
+    if read is not None:
+        assert text_of(written) == read
+        return
+    with pytest.raises(ClusterError) as caught:
+        text_of(written)
+    assert caught.value.message == (
+        "c.yaml:1:31: jobs.a.env.X: expected ${NAME} or ${NAME:-DEFAULT}; write $${ for a shell"
+    )
+
+
+def test_the_value_of_a_variable_is_a_text_of_its_own() -> None:
+    spec = parse("jobs: {a: {tasks: 1, env: {X: '${A}'}}}", {"A": '${B} $$ # it\'s: *no* "yaml"'})
+    assert spec.jobs["a"].env["X"] == '${B} $$ # it\'s: *no* "yaml"'
+
+
+def test_every_value_can_have_variables_whatever_its_type() -> None:
+    spec = parse(
+        """
+name: ${NAME}-1
+hosts: {localhost: {env: {slots: "${N}", X: "${N}"}, slots: "${N}"}}
+jobs:
+  a: {tasks: "${N}", cpus: "${N}", gpus: "${NONE:-2}", env: {max: "${N}", S: {secret: "${TOKEN}"}, Y: "${YES}"}}
+  b:
+    tasks: ${N}
+    env:
+      tasks: ${N}
+  c: ["localhost:222${N}"]
+  tasks: {tasks: 1}
+warm: ${YES}
+lease: "${N}.5"
+logs: {size: "${SIZE}"}
+notify: {webhook: "https://example.org/${TOKEN}"}
+"""
+    )
+    (host,) = (spec.hosts or {}).values()
+    a, b = spec.jobs["a"], spec.jobs["b"]
+    assert (spec.name, spec.warm, spec.lease, spec.logs.size) == ("demo-1", False, 3.5, 5_000_000)
+    assert (host.env, host.slots) == ({"slots": "3", "X": "3"}, 3)
+    assert (len(a.tasks), a.cpus, a.gpus) == (3, 3, 2)
+    assert a.env == {"max": "3", "S": Secret(secret="hunter2"), "Y": "false"}
+    assert (len(b.tasks), b.env) == (3, {"tasks": "3"})
+    assert [str(each) for each in spec.jobs["c"].tasks] == ["localhost:2223"]
+    assert spec.notify is not None
+    assert spec.notify.url() == "https://example.org/hunter2"
+
+
+UNSET = "the variable NONE is not set; set it, or write ${NONE:-DEFAULT}; $${NONE} is for a shell"
+PROBLEMS = {
+    "jobs: {a: {tasks: 1, env: {X: 'a ${NONE}'}}}": [f"1:31: jobs.a.env.X: {UNSET}"],
+    "jobs: {a: {tasks: '${NONE}'}}": [f"1:19: jobs.a.tasks: {UNSET}"],
+    "jobs: {a: {tasks: 1}}\nname: ${NONE}\nhosts: ['${NONE}']": [f"2:7: name: {UNSET}", f"3:9: hosts[0]: {UNSET}"],
+    "jobs: {a: {tasks: 1, env: {X: {secret: '${BYTES}'}}}}": [
+        "1:40: jobs.a.env.X.secret: the variable BYTES is not UTF-8 text; set it to a text"
+    ],
+    # The value may be a secret that was put in the wrong place.
+    "jobs: {a: {tasks: '${TOKEN}'}}": [
+        "1:19: jobs.a.tasks: expected a whole number or a list of addresses, found the value of '${TOKEN}'"
+    ],
+    "jobs: {a: {tasks: 1, cpus: '${TOKEN}'}}": [
+        "1:28: jobs.a.cpus: expected a whole number, found the value of '${TOKEN}'"
+    ],
+    "jobs: {a: {tasks: 1, cpus: '${EMPTY}'}}": [
+        "1:28: jobs.a.cpus: expected a whole number, found the value of '${EMPTY}'"
+    ],
+    "jobs: {a: {tasks: 1}}\nwarm: ${TOKEN}": ["2:7: warm: expected true or false, found the value of '${TOKEN}'"],
+    "jobs: {a: {tasks: 1}}\nnetwork: ${TOKEN}": [
+        "2:10: network: expected closed, private or open, found the value of '${TOKEN}'"
+    ],
+    "jobs: {a: {tasks: '${OCTAL}'}}": [
+        "1:19: jobs.a.tasks: YAML 1.1 reads this as 8 (octal), YAML 1.2 as 10; write 8 or 10"
+    ],
+    # Keys have no variables.
+    "jobs: {'${NAME}': {tasks: 1}}": [
+        "1:8: jobs.${NAME}: expected the name of a job to be letters, digits and _, and to start with a letter"
+    ],
+}
+
+
+@pytest.mark.parametrize("text", PROBLEMS)
+def test_an_error_names_the_variable_and_its_place_and_never_its_value(text: str) -> None:
+    with pytest.raises(ClusterError) as caught:
+        parse(text)
+    assert caught.value.message.splitlines() == [f"c.yaml:{problem}" for problem in PROBLEMS[text]]
+    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_only_the_name_is_required_to_find_a_running_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text("name: ${A_NAME}\njobs: {a: {tasks: '${NOT_SET}'}}\nhosts: ['${NOT_SET}']\n")
+    assert read_name(file) == (None, True)
+    monkeypatch.setenv("A_NAME", "found")
+    assert read_name(file) == ("found", True)
+
+
+def test_only_the_keys_of_the_place_are_required_to_find_a_cluster_that_is_not_running() -> None:
+    jobs = "jobs: {a: {tasks: 1, env: {T: {secret: '${NONE}'}, U: 'x${NONE}', V: '${NONE:-v}'}}}\n"
+    assert parse(jobs, only_place=True).jobs["a"].variables() == {"T": "", "U": "x", "V": "v"}
+    for place in ("name: ${NONE}", "hosts: ['${NONE}']", "slurm: {nodes: '${NONE}'}", "kubernetes: {image: '${NONE}'}"):
+        with pytest.raises(ClusterError, match="the variable NONE is not set"):
+            parse(jobs + place, only_place=True)
+
+
+def accepts_no_text(schema: dict[str, Any]) -> bool:
+    """Whether the values of a key may be numbers, true or false."""
+    types = schema.get("type", ())
+    is_typed = not {"integer", "number", "boolean"}.isdisjoint([types] if isinstance(types, str) else types)
+    return is_typed or any(map(accepts_no_text, schema.get("anyOf", ())))
+
+
+def keys_of(schema: Any) -> Iterator[str]:
+    """Yield the keys in a JSON schema whose values may be numbers, true or false."""
+    if isinstance(schema, dict):
+        yield from (name for name, each in schema.get("properties", {}).items() if accepts_no_text(each))
+    for each in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from keys_of(each)
+
+
+def test_the_keys_with_numbers_are_those_of_the_schema() -> None:
+    quantities = {"cpu", "memory", "storage"}  # numbers there are texts, too
+    assert {*keys_of(json.loads(SCHEMA.read_text()))} - quantities == _TYPED_KEYS
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "name: ${A}\nnetwork: ${A}\nwarm: ${A}\njobs: {a: {tasks: '${A}', cpus: '${A}', restart: {limit: '${A}'}}}",
+        "jobs: {a: ['${A}', 'x:${A}']}\nhosts: {x: {tls_port: '${A}', address: '${A}'}}\nlogs: {size: '${A}'}",
+        "jobs: {a: {tasks: 1}}\nslurm: {nodes: '${A}', time: '${A}', options: ['${A}']}\nlease: ${A}",
+    ],
+)
+def test_the_json_schema_accepts_variables_in_every_value(text: str) -> None:
+    assert errors_of(text) == []
+    assert errors_of(text.replace("${A}", "a b"))
+
+
+def test_a_hostfile_can_be_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "machines").write_text("alpha slots=2\n")
+    file = tmp_path / "c.yaml"
+    file.write_text("hostfile: ~/machines\njobs: {a: {tasks: 1}}\n")
+    assert [*(load_spec(file).hosts or ())] == ["alpha"]
+
+
+def test_python_and_state_can_be_in_the_home_folder_of_a_host() -> None:
+    spec = parse("hosts: {alpha: {python: ~/tf/bin/python, state: ~/scratch}}\njobs: {a: {tasks: 1}}")
+    assert spec.hosts is not None
+    assert (spec.hosts["alpha"].python, spec.hosts["alpha"].state) == ("~/tf/bin/python", "~/scratch")
+    with pytest.raises(ClusterError, match="expected an absolute path, which begins with / or ~/"):
+        parse("hosts: {alpha: {state: ~tf/scratch}}\njobs: {a: {tasks: 1}}")
+    with pytest.raises(ClusterError, match=r"c.yaml:3:16: host.python: the home folder in the image is not known; "):
+        parse("jobs: {a: {tasks: 1}}\nkubernetes: {image: a}\nhost: {python: ~/tf/bin/python}")
