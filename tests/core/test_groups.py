@@ -13,8 +13,10 @@ from tfcluster.core.groups import (
     Member,
     NextStep,
     check_arguments,
+    distribution_variables,
     expand,
     next_step,
+    place_variables,
     restart_delay,
     select_members,
     stop_delay,
@@ -128,3 +130,24 @@ def test_restarts_back_off_except_after_preemption() -> None:
     assert [restart_delay(number, 1) for number in range(4)] == [1.0, 2.0, 4.0, 8.0]
     assert restart_delay(20, 1) == settings.GROUP_RESTART_MAX_SECONDS
     assert [restart_delay(5, code) for code in (42, 143)] == [0.0, 0.0]
+
+
+def test_a_member_knows_its_host_and_the_members_that_train_with_it() -> None:
+    cluster = topology("ps:0@a", "worker:1@b", "worker:0@a", "chief:0@b", "evaluator:0@a", "worker:10@b", "worker:2@b")
+    chosen = select_members(cluster, ["chief", "worker", "ps", "evaluator"])
+    group = Group(chosen, {}, "", "a")
+    addresses = group.addresses({each.rank: 100 + each.rank for each in chosen})
+    assert [each.short for each in chosen[:5]] == ["chief:0", "worker:1", "worker:0", "worker:10", "worker:2"]
+    places = [place_variables(group, each) for each in chosen]
+    assert {(each["TFCLUSTER_HOSTS"], each["TFCLUSTER_WORLD_SIZE"]) for each in places} == {("b,a", "7")}
+    local = [(each["TFCLUSTER_LOCAL_RANK"], each["TFCLUSTER_LOCAL_SIZE"]) for each in places]
+    assert local == [("0", "4"), ("1", "4"), ("0", "3"), ("2", "4"), ("3", "4"), ("1", "3"), ("2", "3")]
+    variables = [distribution_variables(group, each, addresses) for each in chosen]
+    assert variables[5:] == [{}, {}], "a ps and an evaluator are no clients"
+    for position, each in enumerate(variables[:5]):
+        assert each["DTENSOR_JOBS"] == each["KERAS_DISTRIBUTION_JOB_ADDRESSES"] == "b:100,b:101,a:102,b:103,b:104"
+        assert each["DTENSOR_CLIENT_ID"] == each["KERAS_DISTRIBUTION_PROCESS_ID"] == str(position)
+        assert each["DTENSOR_NUM_CLIENTS"] == each["KERAS_DISTRIBUTION_NUM_PROCESSES"] == "5"
+        assert each["DTENSOR_JOB_NAME"] == "worker"
+    (alone,) = select_members(topology("worker:0"), [])
+    assert distribution_variables(Group((alone,), {}, "", ""), alone, {"worker": ["localhost:1"]}) == {}

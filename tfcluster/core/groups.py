@@ -154,6 +154,39 @@ def _position(group: Group, member: Member) -> int:
     return sorted(each.index for each in group.members if each.job == member.job).index(member.index)
 
 
+def place_variables(group: Group, member: Member) -> dict[str, str]:
+    """Return the environment variables that say where a member is in its group."""
+    neighbors = group.on(member.host)
+    return {
+        "TFCLUSTER_TASK": member.short,
+        "TFCLUSTER_RANK": str(member.rank),
+        "TFCLUSTER_WORLD_SIZE": str(len(group.members)),
+        "TFCLUSTER_LOCAL_RANK": str(neighbors.index(member)),
+        "TFCLUSTER_LOCAL_SIZE": str(len(neighbors)),
+        "TFCLUSTER_HOSTS": ",".join(group.hosts),
+    }
+
+
+def distribution_variables(group: Group, member: Member, addresses: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return what DTensor and Keras read to find the members that train together; nothing for one that is alone.
+
+    Neither has a role for a parameter server or an evaluator: all of their clients are tasks of one job.
+    """
+    clients = [each for each in group.members if each.trains]
+    if member not in clients or len(clients) == 1:
+        return {}
+    in_order = {job: iter(each) for job, each in addresses.items()}
+    by_rank = {each.rank: next(in_order[each.job]) for each in sorted(group.members, key=lambda each: each.index)}
+    count, position = str(len(clients)), str(clients.index(member))
+    of_clients = ",".join(by_rank[each.rank] for each in clients)
+    return {
+        **{"DTENSOR_JOB_NAME": "worker", "DTENSOR_JOBS": of_clients},
+        **{"DTENSOR_CLIENT_ID": position, "DTENSOR_NUM_CLIENTS": count},
+        **{"KERAS_DISTRIBUTION_JOB_ADDRESSES": of_clients},
+        **{"KERAS_DISTRIBUTION_PROCESS_ID": position, "KERAS_DISTRIBUTION_NUM_PROCESSES": count},
+    }
+
+
 class NextStep(Enum):
     """The next action on a group that runs."""
 

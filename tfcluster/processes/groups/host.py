@@ -16,7 +16,14 @@ from functools import partial
 from tfcluster import settings
 from tfcluster.core.caller import OutputStreams
 from tfcluster.core.environment import gpu_variables
-from tfcluster.core.groups import Group, Member, MemberObservation, expand
+from tfcluster.core.groups import (
+    Group,
+    Member,
+    MemberObservation,
+    distribution_variables,
+    expand,
+    place_variables,
+)
 from tfcluster.core.tf_config import make_tf_config
 from tfcluster.errors import ClusterError
 from tfcluster.os import procfs
@@ -245,12 +252,11 @@ class GroupHost:
         """Return the environment variables that a member has besides those of every script."""
         return {
             **gpu_variables({**os.environ, **member.env}, member.gpu_ids),
+            **distribution_variables(self._group, member, order.addresses),
             **member.env,
             "TF_CONFIG": json.dumps(make_tf_config(order.addresses, member.job, member.index)),
-            "TFCLUSTER_TASK": member.short,
+            **place_variables(self._group, member),
             "TFCLUSTER_ADDRESS": member.address(self._port_of(member)),
-            "TFCLUSTER_RANK": str(member.rank),
-            "TFCLUSTER_WORLD_SIZE": str(len(self._group.members)),
             "TFCLUSTER_ATTEMPT": str(order.attempt),
         }
 
