@@ -51,6 +51,15 @@ def memory_group() -> AbstractContextManager[ControlGroup]:
 
 
 @contextlib.contextmanager
+def cpu_group(cores: float) -> Iterator[ControlGroup]:
+    """Create a control group whose processes can keep a number of cores busy."""
+    with _control_group("cpu", "cpu.cfs_quota_us") as group:
+        period, quota = 100_000, int(cores * 100_000)
+        group.limit_file.write_text(f"{quota} {period}" if group.limit_file.name == "cpu.max" else f"{quota}")
+        yield group
+
+
+@contextlib.contextmanager
 def no_more_processes(pid: int) -> Iterator[None]:
     """Let a process fork no other one: by a control group, as the limit of an account does not hold for root."""
     if os.geteuid() != 0:

@@ -27,6 +27,7 @@ from tfcluster.client.preflight.checks import (
     check_accounts,
     check_clock,
     check_each_host,
+    check_threads,
     check_usage,
     check_versions,
     to_error,
@@ -168,6 +169,36 @@ def test_a_host_without_psutil_has_a_note_with_the_command_that_installs_it() ->
     assert note.text.startswith("its Python cannot use psutil (No module named 'psutil'): ")
     assert "`'/opt/my tf/bin/python' -m pip install psutil`" in note.hint
     assert [*check_usage("alpha", HostPreflight(), TOPOLOGY)] == []
+
+
+@pytest.mark.parametrize(
+    ("jobs", "quota", "note"),
+    [
+        ("worker: {tasks: 3}", None, None),
+        ("worker: {tasks: 3}", 8.0, None),  # then only the cores are a limit, as on any machine
+        ("worker: {tasks: 3, threads: 1}", 3.5, None),
+        ("worker: {tasks: 2, threads: 2}, ps: {tasks: 1, threads: 1}", 5.0, None),
+        ("worker: {tasks: 9, threads: 1}", 3.5, None),  # they cannot have fewer
+        ("worker: {tasks: 1}", 3.5, ("1 task there compute with 8 threads", "`threads: 3`")),
+        (
+            "worker: {tasks: 2, threads: 2}, ps: {tasks: 1}",
+            6.0,
+            ("3 tasks there compute with 12 threads", "`threads: 2`"),
+        ),
+        ("worker: {tasks: 9}", 3.5, ("9 tasks there compute with 72 threads", "`threads: 1`")),
+    ],
+)
+def test_a_host_whose_tasks_have_more_threads_than_its_quota_has_a_note(
+    jobs: str, quota: float | None, note: tuple[str, str] | None
+) -> None:
+    topology = topology_of(f"jobs: {{{jobs}}}")
+    found = [*check_threads("localhost", HostPreflight(cores=8, cpu_quota=quota), topology)]
+    assert [each.severity for each in found] == [Severity.NOTE] * (note is not None)
+    for each in found:
+        assert note is not None
+        assert f"is {quota:g} of 8 cores" in each.text
+        assert note[0] in each.text
+        assert note[1] in each.hint
 
 
 def test_up_prints_what_several_hosts_have_in_common_once(capsys: pytest.CaptureFixture[str]) -> None:

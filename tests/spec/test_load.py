@@ -166,7 +166,7 @@ BAD_VALUES = {
     "a NUL character",
     # keys
     "{task: 1}": "2:7: jobs.a.task: unknown key; did you mean 'tasks'?",
-    "{tasks: 1, x: 1}": "2:17: jobs.a.x: unknown key; known keys: tasks, hosts, max, cpus, gpus, env, restart",
+    "{tasks: 1, x: 1}": "2:17: jobs.a.x: unknown key; known keys: tasks, hosts, max, cpus, threads, gpus, env, restart",
     # numbers and dates that YAML itself cannot make sense of
     "{tasks: 2026-99-99}": "2:14: jobs.a.tasks: expected a whole number or a list of addresses, "
     "found the date 2026-99-99",
@@ -270,7 +270,7 @@ def test_keys_at_the_top_that_begin_with_x_hold_anchors() -> None:
     )
     job = parse_spec(text, "c.yaml", "c").jobs["a"]
     assert (job.cpus, job.env) == (2, {"A": "b"})
-    problem = "c.yaml:1:22: jobs.a.x-b: unknown key; known keys: tasks, hosts, max, cpus, gpus, env, restart"
+    problem = "c.yaml:1:22: jobs.a.x-b: unknown key; known keys: tasks, hosts, max, cpus, threads, gpus, env, restart"
     assert problems_of("jobs: {a: {tasks: 1, x-b: 1}}") == [problem]
 
 

@@ -24,6 +24,7 @@ from tfcluster.core.hosts import OtherAccounts
 from tfcluster.core.text import pluralize
 from tfcluster.core.topology import PRIVATE, ClusterTopology, Task
 from tfcluster.errors import ClusterError
+from tfcluster.os.cpu_quota import read_cpu_quota
 from tfcluster.os.daemonize import detach
 from tfcluster.os.process_handle import supports_pidfds
 from tfcluster.private_network import find_obstacle
@@ -128,7 +129,8 @@ def prepare_host(
             version = load_tensorflow().version
     except ClusterError as error:
         failures.append(FailedCheck("tensorflow", error))
-    return Preparation(version, allocation, tuple(failures), other_accounts(), sys.executable, meters.find_obstacle())
+    measured = (sys.executable, meters.find_obstacle(), len(os.sched_getaffinity(0)), read_cpu_quota())
+    return Preparation(version, allocation, tuple(failures), other_accounts(), *measured)
 
 
 def run_checks(inputs: HostCheckInput, failed_checks: Sequence[FailedCheck]) -> tuple[Allocation, list[FailedCheck]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tfcluster.core.hosts import THIS_MACHINE, Host
-from tfcluster.core.topology import PRIVATE, ClusterTopology, LogLimits, Notify, RestartPolicy, Task
+from tfcluster.core.topology import PRIVATE, THREAD_VARIABLES, ClusterTopology, LogLimits, Notify, RestartPolicy, Task
 from tfcluster.paths import LOCAL_HOST
 
 if TYPE_CHECKING:  # The agent resolves no spec and must run where pydantic is not installed.
@@ -70,6 +70,7 @@ def _hosts(spec: Spec) -> list[Host]:
 def _task(job_name: str, index: int, address: Address | None, host: Host, spec: Spec) -> Task:
     job = spec.jobs[job_name]
     address_host = address.advertised_host(host.address) if address else host.address
+    own = {**({} if job.threads is None else dict.fromkeys(THREAD_VARIABLES, str(job.threads))), **job.variables()}
     return Task(
         job=job_name,
         index=index,
@@ -79,10 +80,10 @@ def _task(job_name: str, index: int, address: Address | None, host: Host, spec: 
         port=address.port if address else None,
         cpus=job.cpus,
         gpus=job.gpus,
-        env={**host.env, **job.variables()},
+        env={**host.env, **own},
         restart=_restart_policy(spec.effective_restart(job)),
         secrets=job.secrets(),
-        from_host=tuple(name for name in host.env if name not in job.env),
+        from_host=tuple(name for name in host.env if name not in own),
     )
 
 

@@ -14,6 +14,8 @@ from tfcluster.records import record_class
 
 #: Who can connect to the tasks: processes in the cluster's own network; those on its hosts; everyone.
 PRIVATE, CLOSED, OPEN = "private", "closed", "open"
+#: What limits the threads of TensorFlow's pools, and those of OpenMP, which NumPy's libraries read too.
+THREAD_VARIABLES = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
 #: The job whose tasks hold the variables or evaluate the model; programs compute on other tasks by default.
 PS_JOB = "ps"
 #: The jobs whose first task is the cluster's head, in the order in which they are tried.
@@ -76,6 +78,12 @@ class Task:
         """Return `env`, without the host's list of GPUs if the task has its own GPUs of that list."""
         is_divided = self.gpus > 0 and "CUDA_VISIBLE_DEVICES" in self.from_host
         return {name: value for name, value in self.env.items() if not (is_divided and name == "CUDA_VISIBLE_DEVICES")}
+
+    @property
+    def threads(self) -> int | None:
+        """Return with how many threads an operation computes; None if TensorFlow chooses, which takes all cores."""
+        written = self.env.get(THREAD_VARIABLES[0], "")
+        return int(written) if written.isdecimal() and int(written) > 0 else None
 
     @property
     def lost_secrets(self) -> list[str]:

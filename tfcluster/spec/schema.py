@@ -162,6 +162,16 @@ class Job(FrozenModel):
     cpus: Annotated[
         StrictInt, Field(ge=1, le=256), Key("1 to 256", "How many logical CPU devices each task has.", "2")
     ] = 1
+    threads: Annotated[
+        Annotated[StrictInt, Field(ge=1, le=1024)] | None,
+        Key(
+            "1 to 1024",
+            "With how many threads each task computes: TensorFlow's pools of its server, and those of OpenMP and "
+            "TensorFlow in its member of a launch.",
+            "4",
+            "all cores",
+        ),
+    ] = None
     gpus: Annotated[StrictInt, Field(ge=0), Key("0 or more", "How many GPUs each task has to itself.", "1")] = 0
     env: Annotated[
         Mapping[VariableName, VariableValue],

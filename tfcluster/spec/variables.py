@@ -17,8 +17,8 @@ _ELSEWHERE = ("jobs", "network", "restart", "logs", "notify", "warm", "lease")
 #: The keys whose values are no text: what a variable holds is read there as YAML reads a number, or true and false.
 TYPED_KEYS = frozenset(
     (
-        *("cpus", "count", "gpus", "initial", "lease", "max", "run", "runs", "size", "slots", "tasks", "tls_port"),
-        "warm",
+        *("cpus", "count", "gpus", "initial", "lease", "max", "run", "runs", "size", "slots", "tasks", "threads"),
+        *("tls_port", "warm"),
     )
 )
 

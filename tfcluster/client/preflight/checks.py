@@ -115,6 +115,8 @@ class HostPreflight:
     accounts: OtherAccounts | None = None  # other accounts that can connect to the host's servers
     python: str = ""  # the path of the Python there; empty if not known
     psutil_problem: str = ""  # why that Python cannot use psutil; empty if it can, or if that is not known
+    cores: int = 0  # how many TensorFlow sees there
+    cpu_quota: float | None = None  # how many of them its tasks can keep busy; None if all, or if that is not known
     unexamined: Sequence[str] = ()  # what a dry run could not examine, as it does not run the setup commands
     is_examined: bool = False  # the host's ports, GPUs, addresses and folders were examined
 
@@ -265,6 +267,19 @@ def check_usage(host: str, preflight: HostPreflight, topology: ClusterTopology) 
         yield CheckResult(host, "usage", Severity.NOTE, note, f"`{install}` there installs it.")
 
 
+def check_threads(host: str, preflight: HostPreflight, topology: ClusterTopology) -> Iterator[CheckResult]:
+    """Yield a note if the host's tasks compute with more threads than its control groups allow to run at a time."""
+    quota, threads = preflight.cpu_quota, [task.threads or preflight.cores for task in topology.on(host)]
+    if quota is None or quota >= preflight.cores or sum(threads) <= quota or max(threads) == 1:
+        return
+    fitting = max(1, int(quota // len(threads)))
+    note = (
+        f"the quota of its control group is {quota:g} of {preflight.cores} cores, and "
+        f"{pluralize(len(threads), 'task')} there compute with {sum(threads)} threads, which have to wait"
+    )
+    yield CheckResult(host, "threads", Severity.NOTE, note, f"Write `threads: {fitting}` for the jobs in the spec.")
+
+
 #: The checks of each host, in the order in which `doctor` prints them.
 HOST_CHECKS: tuple[Callable[[str, HostPreflight, ClusterTopology], Iterable[CheckResult]], ...] = (
     check_problems,
@@ -275,6 +290,7 @@ HOST_CHECKS: tuple[Callable[[str, HostPreflight, ClusterTopology], Iterable[Chec
     check_warnings,
     check_accounts,
     check_usage,
+    check_threads,
 )
 
 

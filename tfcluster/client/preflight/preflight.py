@@ -117,6 +117,7 @@ def _add_preparation(result: HostPreflight, preparation: Preparation) -> None:
     result.tensorflow = preparation.tensorflow or result.tensorflow
     result.accounts = preparation.accounts
     result.python, result.psutil_problem = preparation.python, preparation.psutil_problem
+    result.cores, result.cpu_quota = preparation.cores, preparation.cpu_quota
     result.allocation = preparation.allocation
     for failure in preparation.problems:
         failed = result.warnings if failure.is_warning else result.problems

@@ -67,6 +67,8 @@ class Preparation:
     accounts: OtherAccounts | None  # other accounts that can connect to the host's servers; None if there are none
     python: str = ""  # the path of the agent's Python
     psutil_problem: str = ""  # why that Python cannot use psutil; empty if it can
+    cores: int = 0  # how many the agent may run on, which is how many TensorFlow sees
+    cpu_quota: float | None = None  # how many cores its control groups let it keep busy; None if all
 
 
 @record_class(frozen=True)
