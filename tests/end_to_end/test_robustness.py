@@ -13,9 +13,10 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import pexpect
 import pytest
 
-from tests.conftest import COMMAND, HANG, HANGING_AGENT, Result, Sandbox, running, wait_for
+from tests.conftest import COMMAND, HANG, HANGING_AGENT, Result, Sandbox, lines_of, running, wait_for
 from tests.stuck import is_stuck, silent_file_system
 
 pytestmark = pytest.mark.slow
@@ -110,6 +111,32 @@ def test_a_fork_server_that_is_stopped_is_replaced_and_costs_no_run(sandbox: San
     sandbox("down")
     assert "was cancelled" in waiting.communicate(timeout=60)[1]
     assert waiting.returncode == 1
+
+
+def has_ended(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+def test_a_run_says_that_tensorflow_is_being_imported(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC, warm=True))
+    script = sandbox.spec("print('begins', flush=True)\nprint('got', input())\n", "asks.py")
+    for is_terminal in (False, True):
+        ended = helper(sandbox, " fork server")
+        os.kill(ended, signal.SIGKILL)
+        wait_for(partial(has_ended, ended))
+        if is_terminal:
+            shown = sandbox.at_terminal(*sandbox.command, "run", script)
+            shown.expect_exact("TensorFlow is being imported")
+            shown.expect_exact("begins\r\n")
+            shown.sendline("typed")
+            shown.expect_exact("got typed\r\n")
+            shown.expect(pexpect.EOF)
+            shown.close()
+            assert shown.exitstatus == 0
+        else:
+            result = sandbox.execute(*sandbox.command, "run", "-o", "json", script, input="x\n")
+            kinds = [each["event"] for each in lines_of(result.stdout)]
+            assert (kinds[:3], {*kinds[3:]}) == (["run", "importing", "imported"], {"output", "result"})
 
 
 def test_runs_cost_the_agent_no_descriptors_and_are_cancelled_where_their_command_dies(sandbox: Sandbox) -> None:

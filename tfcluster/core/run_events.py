@@ -26,6 +26,20 @@ class SubmittedEvent:
 
 
 @record_class(frozen=True)
+class ImportingEvent:
+    """TensorFlow is being imported on the host, which takes some seconds after `up`; the program starts after that."""
+
+    event: ClassVar = "importing"
+
+
+@record_class(frozen=True)
+class ImportedEvent:
+    """TensorFlow has been imported, and the program starts."""
+
+    event: ClassVar = "imported"
+
+
+@record_class(frozen=True)
 class OutputEvent:
     """A part of a script's output; `run -o json` prints an event for each line, with `line` instead of `data`."""
 
@@ -197,6 +211,8 @@ class ResultEvent:
 
 RunEvent = (
     SubmittedEvent
+    | ImportingEvent
+    | ImportedEvent
     | OutputEvent
     | ProgressEvent
     | MetricEvent

@@ -20,6 +20,8 @@ from tfcluster.control_characters import escape_control_characters
 from tfcluster.core.groups import LAST_LINES
 from tfcluster.core.programs import SCRIPT
 from tfcluster.core.run_events import (
+    ImportedEvent,
+    ImportingEvent,
     InterruptEvent,
     MetricEvent,
     OutputEvent,
@@ -66,9 +68,9 @@ class RunView:
 
     def __enter__(self) -> None:
         if not self._raw:
-            self._start_progress()
+            self._start_progress("starting")
 
-    def _start_progress(self) -> None:
+    def _start_progress(self, description: str) -> None:
         if not self._silent and is_interactive(error_console()):
             self._progress = _ProgressWithMetrics(
                 self._metrics,
@@ -80,14 +82,18 @@ class RunView:
                 console=error_console(),
                 transient=True,
             )
-            self._progress.add_task("starting", total=None, unit="", seconds=0.0)
+            self._progress.add_task(description, total=None, unit="", seconds=0.0)
             self._progress.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._stop_progress()
+
+    def _stop_progress(self) -> None:
         if self._progress is not None:
             self._progress.stop()
+            self._progress = None
 
     def update(self, record: dict[str, Any]) -> None:
         """Show an event, if its type is shown."""
@@ -98,6 +104,8 @@ class RunView:
             return
         if isinstance(event, SubmittedEvent):
             self._show_notes(event.notes or [])
+        elif isinstance(event, (ImportingEvent, ImportedEvent)):
+            self._show_import(is_importing=isinstance(event, ImportingEvent))
         elif isinstance(event, RestartEvent):
             problem = event.problem.partition("\n")[0]
             self._show_notes([f"{problem}: restarting all ({pluralize(event.left, 'restart')} left)"])
@@ -124,10 +132,16 @@ class RunView:
         elif isinstance(event, MetricEvent):
             self._metrics.update(event)
 
+    def _show_import(self, *, is_importing: bool) -> None:
+        """Show why the program has not started yet; nothing reads what is typed at the terminal meanwhile."""
+        self._stop_progress()
+        if is_importing or not self._raw:
+            self._start_progress("TensorFlow is being imported" if is_importing else "starting")
+
     def _show_progress(self, event: ProgressEvent) -> None:
         if self._may_show_progress:
             self._may_show_progress = False
-            self._start_progress()
+            self._start_progress(self._run)
         if self._progress is not None:
             self._progress.update(
                 self._progress.task_ids[0],
@@ -150,9 +164,7 @@ class RunView:
             if part["event"] != "output":
                 continue
             self._may_show_progress = False
-            if self._progress is not None:
-                self._progress.stop()
-                self._progress = None
+            self._stop_progress()
             stream = sys.stderr if part["stream"] == "stderr" else sys.stdout
             if self._raw:
                 stream.flush()

@@ -403,7 +403,7 @@ def _late_devices(
 
 
 # The events that no output is yielded before, as far as both are known: `run` is written before a driver can print.
-_FIRST = ("run", "task_down")
+_FIRST = ("run", "importing", "imported", "task_down")
 
 
 async def follow(runs: RunManager, run_id: str, *, output: int | None = 0) -> AsyncGenerator[Message, None]:

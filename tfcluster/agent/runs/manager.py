@@ -27,7 +27,15 @@ from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.subprocesses import HelperProcess, fork_child
 from tfcluster.agent.tasks.health import ProbeClient, ProbeOutcome
 from tfcluster.agent.tasks.supervisor import TaskSupervisor
-from tfcluster.core.run_events import ErrorEvent, ResultEvent, StoppedEvent, SubmittedEvent, parse_event
+from tfcluster.core.run_events import (
+    ErrorEvent,
+    ImportedEvent,
+    ImportingEvent,
+    ResultEvent,
+    StoppedEvent,
+    SubmittedEvent,
+    parse_event,
+)
 from tfcluster.core.states import ACTIVE_RUN_STATES, ENDED_RUN_STATES, RunState
 from tfcluster.core.status import RunStatus
 from tfcluster.core.text import group_problems, join_problems
@@ -54,16 +62,24 @@ class ForkServer(HelperProcess):
     Args:
         log: The file that receives the fork server's output.
         on_message: Called with each message about a run; see `tfcluster.processes.runs.fork_server`.
+        on_import: Called when the fork server has imported TensorFlow.
         on_exit: Called when the fork server has exited. Its drivers keep running.
     """
 
     def __init__(
-        self, title: str, log: Path, on_message: Callable[[Message], None], on_exit: Callable[[], None]
+        self,
+        title: str,
+        log: Path,
+        on_message: Callable[[Message], None],
+        on_import: Callable[[], None],
+        on_exit: Callable[[], None],
     ) -> None:
         super().__init__(title, log)
         self.log = log
+        self.is_importing = False  # it is importing TensorFlow, and starts no driver until it has
         self.is_warm: Callable[[], bool] = lambda: True  # returns whether one that is started now imports TensorFlow
         self._on_message = on_message
+        self._on_import = on_import
         self._on_exit = on_exit
 
     def run(self, agent: socket.socket) -> None:
@@ -81,9 +97,17 @@ class ForkServer(HelperProcess):
         self.stop()
         self._on_exit()
 
+    def handle_start(self) -> None:
+        """Note that it begins to import TensorFlow, if it does."""
+        self.is_importing = self.is_warm()
+
     def handle_message(self, message: Message) -> None:
-        """Pass on a message about a run."""
-        self._on_message(message)
+        """Pass on a message about a run, or that TensorFlow has been imported."""
+        if message == fork_server.IMPORTED:
+            self.is_importing = False
+            self._on_import()
+        else:
+            self._on_message(message)
 
     def handle_exit(self) -> None:
         """Tell that the fork server has exited."""
@@ -290,7 +314,9 @@ class RunManager:
         self.watcher = FolderWatcher()  # notifies each run of what is written to its folder, while it is followed
         self._clear = clear
         self._check_tasks = check_tasks
-        self.fork_server = ForkServer(title, folder.fork_server_log, self._on_driver_message, self._on_fork_server_exit)
+        self.fork_server = ForkServer(
+            title, folder.fork_server_log, self._on_driver_message, self._on_import, self._on_fork_server_exit
+        )
         # Called with the final record of each run that ends.
         self.on_end: Callable[[RunRecord], None] = lambda record: None
         # Returns what a script waits for, in one line, and hints.
@@ -532,6 +558,12 @@ class RunManager:
         elif run.process == process:  # a driver of an earlier fork server claimed the run first
             self._feed(run, RunMachineEvent.DRIVER_FOUND)
 
+    def _on_import(self) -> None:
+        """Tell those who wait for TensorFlow that the fork server has imported it."""
+        for run in self.runs.values():
+            if run.machine.phase is RunPhase.REQUESTED:
+                run.report(ImportedEvent())
+
     def _on_fork_server_exit(self) -> None:
         """Handle the exit of the fork server: watch the drivers that it forked, and request the missing ones again."""
         for run in list(self.runs.values()):
@@ -555,6 +587,9 @@ class RunManager:
             self.fail(run, ClusterError(f"no driver could be started for {run.id}: {error.strerror}"))
         except ValueError as error:  # a parameter is infinite or NaN, which JSON cannot represent
             self.fail(run, ClusterError(f"{run.id} cannot be sent to its driver: {error}"))
+        else:
+            if self.fork_server.is_importing:
+                run.report(ImportingEvent())
 
     def _claim(self, run: Run) -> None:
         """Claim a run for no driver: a driver that starts later finds this claim and exits.

@@ -17,7 +17,7 @@ from tfcluster.agent.runs.stacks import find_processes
 from tfcluster.agent.runs.state_machine import RunPhase, RunStateMachine
 from tfcluster.agent.runs.store import RunRecord
 from tfcluster.core.programs import tasks_with_addresses
-from tfcluster.core.run_events import TaskDownEvent
+from tfcluster.core.run_events import RunEvent, TaskDownEvent
 from tfcluster.core.states import ACTIVE_RUN_STATES, RunState
 from tfcluster.core.status import MemberStatus, RunStatus
 from tfcluster.core.text import join_problems
@@ -229,9 +229,13 @@ class Run:
         for task, problem in down.items():
             if task not in self.down and (known is None or task in known):
                 self.losses[task] = problem
-                with contextlib.suppress(OSError):  # such as a full disk
-                    append_event(self.events, TaskDownEvent(task, problem))
+                self.report(TaskDownEvent(task, problem))
         self.down = frozenset(down)
+
+    def report(self, event: RunEvent) -> None:
+        """Emit an event, unless it cannot be stored."""
+        with contextlib.suppress(OSError):  # such as a full disk
+            append_event(self.events, event)
 
     def cancel_timers(self) -> None:
         """Cancel all timers that would stop or kill the run."""

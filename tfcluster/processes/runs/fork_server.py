@@ -2,7 +2,7 @@
 
 It reads lines that each describe a run (see `run_plan.RunPlan`). It writes `{"run", "pid", "start_time"}` when the
 driver of a run has been forked, `{"run", "pid", "start_time", "status"}` when the driver has exited, and
-`{"run", "error"}` if no driver could be forked.
+`{"run", "error"}` if no driver could be forked. It writes IMPORTED when it has imported TensorFlow, before the others.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from tfcluster.processes.runs.supervised_program import DEFERRED_SIGNALS
 from tfcluster.protocol.codec import Decoder, Message, encode
 from tfcluster.protocol.serialization import decode
 
+#: The message that says that TensorFlow has been imported.
+IMPORTED: Message = {"imported": True}
 #: The last argument of a fork server that imports TensorFlow; without it, each program does.
 WARM = "warm"
 
@@ -51,6 +53,7 @@ def main(title: str, fd: str, code_cache: str, warm: str = "") -> Callable[[], N
         load_variables.keep_environment()
         if warm == WARM:
             _import_programs()
+            agent.sendall(encode(IMPORTED))
         plan = _serve(agent)
     if plan is None:
         return None
@@ -66,12 +69,15 @@ def _import_programs() -> None:
     This must not start a session or initialise a GPU. It must not create a graph either: the first graph seeds the
     process's generator of random numbers and ids in TensorFlow, and all forks would draw the same values.
     """
+    gc.disable()  # collections examine what TensorFlow makes again and again, and would take a sixth of the import
     from tfcluster.programs import csv_rows, load, map_reduce, sessions, threefry  # noqa: F401 - those that others import
 
     sessions.find_physical_devices()
     for name in BUNDLED:
         load(name)
     keep_modules()
+    gc.freeze()  # the collections in drivers leave these objects alone, whose memory stays shared
+    gc.enable()
     collapse_memory()
 
 
