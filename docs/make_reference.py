@@ -70,13 +70,15 @@ jobs:
 ```
 
 `${{NAME:-DEFAULT}}` has a default for a variable that is not set, or is empty. Without a default, an unset variable
-is an error. `$$` is a dollar sign: write `$${{NAME}}` in `setup`, `shell`, `connect` or `notify` for what a shell
-replaces there. Other dollar signs stay as they are, such as `$NAME` and `$(hostname)`. Variables in keys are not
-replaced. Between braces, YAML requires quotes; numbers, `true` and `false` are recognized nevertheless.
+is an error. `$$` is a dollar sign, also in passwords: write `$${{NAME}}` in `setup`, `shell`, `connect` or `notify`
+for what a shell replaces there. Other dollar signs stay as they are, such as `$NAME` and `$(hostname)`. Variables in
+keys are not replaced. Between braces, YAML requires quotes; numbers, `true` and `false` are recognized nevertheless.
 
 The spec is stored and shown as it was read, with what the variables held. Values that are secret without variables
 are secret with them: `{{secret: "${{TOKEN}}"}}`, and the `webhook` of `notify`. Commands that only find the cluster,
-such as `status`, `logs` and `down`, require only the variables in `name` and in the keys about hosts.
+such as `status`, `logs` and `down`, require no variables for a cluster that `up` has started from this machine, except
+those in `name`. For another one they require those that say where it is: in `name`, in the keys about hosts, and in
+`hosts` and addresses of jobs; and they contact no host that depends on variables, as the file may be somebody else's.
 
 `~/` at the beginning of `hostfile` is your home folder; at the beginning of `python` and `state`, it is the home folder
 on that host.

@@ -28,6 +28,7 @@ def write(root: Path, files: dict[str, str]) -> None:
         ("5:memory:/\n1:cpu,cpuacct:/a\n", {"cpu/a/cpu.cfs_quota_us": "-1\n", "cpu/a/cpu.cfs_period_us": "9\n"}, None),
         ("1:cpu,cpuacct:/a\n", {"cpu/a/cpu.cfs_quota_us": "250000\n", "cpu/a/cpu.cfs_period_us": "100000\n"}, 2.5),
         ("1:cpu:/a\n", {"cpu/cpu.cfs_quota_us": "250000\n", "cpu/cpu.cfs_period_us": "50000\n"}, 5.0),
+        ("1:cpu,cpuacct:/\n", {"cpu,cpuacct/cpu.cfs_quota_us": "5\n", "cpu,cpuacct/cpu.cfs_period_us": "2\n"}, 2.5),
         ("1:cpuset:/a\n", {"cpu/a/cpu.cfs_quota_us": "1\n", "cpu/a/cpu.cfs_period_us": "1\n"}, None),
         ("0::/\n", {"cpu.max": "nonsense\n"}, None),
     ],

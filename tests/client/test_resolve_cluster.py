@@ -176,6 +176,20 @@ def test_the_command_of_connect_is_not_run_for_a_cluster_that_up_has_not_recorde
         assert caught.value.exit_code is ExitCode.NOT_RUNNING
 
 
+def test_no_host_is_contacted_that_variables_name_unless_up_has_recorded_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "hunter2")
+    jobs = "jobs: {worker: {tasks: '${N}', env: {A: '${N}'}}}\n"
+    for place in ("name: far\nhosts: {alpha: {ssh: 'x.${TOKEN}.example'}}\n", "name: '${TOKEN}'\nhosts: [alpha]\n"):
+        Path("cluster.yaml").write_text(jobs + place)
+        with pytest.raises(ClusterError, match="host 'alpha' is not contacted, as variables say where it is") as caught:
+            resolve_cluster(None)
+        assert caught.value.exit_code is ExitCode.NOT_RUNNING
+    Path("cluster.yaml").write_text(jobs + "name: far\nhosts: [alpha]\n")
+    assert list(resolve_cluster(None).hosts) == list(find_cluster("far").hosts) == ["alpha"]
+    Path("cluster.yaml").write_text(jobs + "name: '${TOKEN}'\n")
+    assert resolve_cluster(None).is_local
+
+
 def test_a_cluster_without_an_entry_is_on_this_machine_whatever_spec_is_in_the_folder() -> None:
     for text in ("jobs: {a: {tasks: 1}}", "jobs: ["):
         Path("cluster.yaml").write_text(text)

@@ -9,6 +9,7 @@ import pytest
 from tfcluster import settings
 from tfcluster.core.environment import gpu_variables, server_variables
 from tfcluster.core.groups import (
+    DISTRIBUTION_VARIABLES,
     Group,
     Member,
     NextStep,
@@ -149,5 +150,6 @@ def test_a_member_knows_its_host_and_the_members_that_train_with_it() -> None:
         assert each["DTENSOR_CLIENT_ID"] == each["KERAS_DISTRIBUTION_PROCESS_ID"] == str(position)
         assert each["DTENSOR_NUM_CLIENTS"] == each["KERAS_DISTRIBUTION_NUM_PROCESSES"] == "5"
         assert each["DTENSOR_JOB_NAME"] == "worker"
+        assert tuple(each) == DISTRIBUTION_VARIABLES
     (alone,) = select_members(topology("worker:0"), [])
     assert distribution_variables(Group((alone,), {}, "", ""), alone, {"worker": ["localhost:1"]}) == {}

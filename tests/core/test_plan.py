@@ -52,6 +52,11 @@ CHANGES = {
         spec(PS, "worker: {tasks: 1, env: {A: geheim, C: y, D: z}}"),
         ["restart worker:0:2223: env A changed, env B removed, env D added"],
     ),
+    "threads, without the variables that limit them": (
+        spec(PS, "worker: {tasks: 1, threads: 2}"),
+        spec(PS, "worker: {tasks: 1, env: {A: a}}"),
+        ["restart worker:0:2223: threads 2 -> none, env A added"],
+    ),
     "gpus, and without a ps any task may hold variables": (
         spec("worker: {tasks: 1}"),
         spec("worker: {tasks: 1, gpus: 1}"),

@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import Sandbox
 from tests.end_to_end.test_ssh import over
+from tfcluster.core.groups import DISTRIBUTION_VARIABLES
 
 # Multiplies a matrix whose rows are divided over two devices of each of two members.
 MULTIPLY = """
@@ -68,6 +69,27 @@ def check_product(seen: list[Any]) -> None:
 def test_dtensor_multiplies_a_matrix_that_is_divided_over_two_members(sandbox: Sandbox) -> None:
     sandbox.spec(MULTIPLY, "multiply.py")
     check_product(seen_by(sandbox, "--workers", "2", "multiply.py"))
+
+
+# Begins as a fork of an interpreter that has imported TensorFlow, unless its environment differs for libraries.
+STARTS = """
+import json, os, sys
+
+found = {name: os.environ[name] for name in sorted(os.environ) if name.startswith(("DTENSOR_", "KERAS_DISTRIBUTION_"))}
+sys.stdout.write(json.dumps({"is_warm": "tensorflow" in sys.modules, **found}) + "\\n")
+"""
+
+
+def test_members_start_warm_and_one_that_trains_alone_has_no_neighbors_of_its_launcher(sandbox: Sandbox) -> None:
+    spec = sandbox.spec("name: two\njobs: {worker: {tasks: 2}, chief: {tasks: 1}}\n", warm=True)
+    sandbox("up", spec)
+    sandbox.spec(STARTS, "starts.py")
+    both = seen_by(sandbox, "--each", "worker", "starts.py")
+    assert [(each["is_warm"], each["DTENSOR_CLIENT_ID"]) for each in both] == [(True, "0"), (True, "1")]
+    inherited = {name: text for name, text in both[0].items() if name != "is_warm"}
+    assert len(inherited) == len(DISTRIBUTION_VARIABLES)
+    lines = sandbox("launch", "--each", "chief", "starts.py", env=inherited).stdout
+    assert json.loads(lines.partition(" | ")[2].partition("\n")[0]) == {"is_warm": True}
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ def test_threads_limits_servers_and_members(sandbox: Sandbox) -> None:
     (line,) = [line for line in sandbox("launch", "count.py", timeout=300).stdout.splitlines() if " | [" in line]
     assert json.loads(line.partition(" | ")[2]) == [3, "3", "2"]
     sandbox.spec(SPEC.replace("threads: 3", "threads: 4"))
-    assert "env TF_NUM_INTEROP_THREADS changed" in sandbox("up", "--dry-run").stdout
+    assert "threads 3 -> 4" in sandbox("up", "--dry-run").stdout
     sandbox("down")
 
 

@@ -178,7 +178,7 @@ ONE_LINE = {
     "found the text 'a\\x00b'",
     **{
         f"hosts: {{alpha: {{python: '{python}'}}}}": "2:25: hosts.alpha.python: expected the name of a command such as "
-        f"python3, or an absolute path, found the text '{python}'"
+        f"python3, or a path that begins with / or ~/, found the text '{python}'"
         for python in ("-c", "~tf/bin/python", "bin/python")
     },
     "hosts: {alpha: {python: ''}}": "2:25: hosts.alpha.python: expected text of one line, found the text ''",

@@ -16,12 +16,12 @@ from tfcluster.errors import ClusterError
 from tfcluster.spec.base import Secret
 from tfcluster.spec.cluster_name import read_name
 from tfcluster.spec.load import _TYPED_KEYS, load_spec, parse_spec
-from tfcluster.spec.schema import Spec
-from tfcluster.spec.variables import SpecEnvironment
+from tfcluster.spec.schema import Job, Spec
+from tfcluster.spec.variables import SpecEnvironment, says_place
 
 VARIABLES = {
     **{"NAME": "demo", "N": "3", "YES": "false", "EMPTY": "", "TOKEN": "hunter2", "WORD": "words", "SIZE": "5 MB"},
-    **{"OCTAL": "010", "BYTES": "a\udcff"},
+    **{"OCTAL": "010", "BASE_60": "1:30", "NULL": "~", "BYTES": "a\udcff"},
 }
 
 
@@ -127,9 +127,12 @@ PROBLEMS = {
     "jobs: {a: {tasks: 1}}\nnetwork: ${TOKEN}": [
         "2:10: network: expected closed, private or open, found the value of '${TOKEN}'"
     ],
-    "jobs: {a: {tasks: '${OCTAL}'}}": [
-        "1:19: jobs.a.tasks: YAML 1.1 reads this as 8 (octal), YAML 1.2 as 10; write 8 or 10"
-    ],
+    **{
+        f"jobs: {{a: {{tasks: 1}}}}\nlease: ${{{name}}}": [
+            f"2:8: lease: expected a number, found the value of '${{{name}}}'"
+        ]
+        for name in ("OCTAL", "BASE_60", "NULL", "EMPTY")
+    },
     # Keys have no variables.
     "jobs: {'${NAME}': {tasks: 1}}": [
         "1:8: jobs.${NAME}: expected the name of a job to be letters, digits and _, and to start with a letter"
@@ -154,11 +157,26 @@ def test_only_the_name_is_required_to_find_a_running_cluster(tmp_path: Path, mon
 
 
 def test_only_the_keys_of_the_place_are_required_to_find_a_cluster_that_is_not_running() -> None:
-    jobs = "jobs: {a: {tasks: 1, env: {T: {secret: '${NONE}'}, U: 'x${NONE}', V: '${NONE:-v}'}}}\n"
-    assert parse(jobs, only_place=True).jobs["a"].variables() == {"T": "", "U": "x", "V": "v"}
-    for place in ("name: ${NONE}", "hosts: ['${NONE}']", "slurm: {nodes: '${NONE}'}", "kubernetes: {image: '${NONE}'}"):
+    elsewhere = (
+        "jobs: {a: {tasks: '${NONE}', cpus: '${NONE}', restart: {policy: '${NONE}'}, env: {T: {secret: '${NONE}'}}}}\n"
+        "network: ${NONE}\nwarm: ${NONE}\nlogs: {size: '${NONE}'}\nnotify: {webhook: '${NONE}'}\nlease: ${NONE}\n"
+    )
+    (task,) = parse(elsewhere, only_place=True).jobs["a"].tasks
+    assert task is None
+    places = [
+        *("name: ${NONE}", "hosts: ['${NONE}']", "slurm: {nodes: '${NONE}'}", "kubernetes: {image: '${NONE}'}"),
+        *("hosts: {b: {ssh: '${NONE}'}}", "hosts: [b]\njobs: {a: {tasks: 1, hosts: ['${NONE}']}}"),
+        "hosts: [b]\njobs: {a: ['${NONE}:2222']}",
+    ]
+    for place in places:
         with pytest.raises(ClusterError, match="the variable NONE is not set"):
-            parse(jobs + place, only_place=True)
+            parse(place if "jobs" in place else elsewhere + place, only_place=True)
+
+
+def test_each_key_at_the_top_says_where_a_cluster_is_or_does_not() -> None:
+    place = {"name", "jobs", "hosts", "hostfile", "host", "setup", "slurm", "kubernetes"}
+    assert {name for name in Spec.model_fields if says_place((name,))} == place & {*Spec.model_fields}
+    assert {name for name in Job.model_fields if says_place(("jobs", "a", name))} == {"tasks", "hosts"}
 
 
 def accepts_no_text(schema: dict[str, Any]) -> bool:

@@ -94,7 +94,7 @@ def cluster_of_spec(spec: Path) -> Cluster:
     name, has_name = read_name(spec)
     running = running_clusters()
     if name is None or name not in running:
-        cluster = _unregistered_cluster(*_load_place(spec))
+        cluster = _unregistered_cluster(spec)
         warn_of_renamed(cluster.name, spec_source(spec, None))
         return cluster
     if not has_name and (other_spec := _foreign_spec(name, spec_source(spec, None))) is not None:
@@ -115,30 +115,39 @@ def find_cluster(name: str) -> Cluster:
     if (registered := read_registry(name)) is not None:
         return registered
     if not journal_path(name).exists() and DEFAULT_SPEC.exists():
-        own = None
+        named = None
         with contextlib.suppress(ClusterError):  # ignore an invalid ./cluster.yaml, as the user named the cluster
-            own = _load_place(DEFAULT_SPEC)
-        if own is not None and own[0].cluster == name:
-            return _unregistered_cluster(*own)
+            named = _load_place(DEFAULT_SPEC)[0].cluster
+        if named == name:
+            return _unregistered_cluster(DEFAULT_SPEC)
     return Cluster(name)
 
 
-def _load_place(spec: Path) -> tuple[ClusterTopology, HostRequest | None]:
-    """Read a spec only for its cluster and hosts: variables elsewhere need not be set, as in the shell of `up`."""
-    from tfcluster.spec.variables import SpecEnvironment
+def _load_place(spec: Path) -> tuple[ClusterTopology, HostRequest | None, bool]:
+    """Read a spec for its cluster and hosts: variables that say neither need not be set, as in the shell of `up`.
 
-    try:
-        return load_spec_topology(spec, None, SpecEnvironment(only_place=True))
-    except ClusterError:  # perhaps of a value that is not valid if it is empty; then the variable is to be named
-        return load_spec_topology(spec, None)
-
-
-def _unregistered_cluster(topology: ClusterTopology, request: HostRequest | None) -> Cluster:
-    """Return the cluster of ./cluster.yaml, which is not up as far as this machine knows.
-
-    Its `connect:` is not run: that is a command on this machine, and the file may be of a stranger, whose folder the
-    user only looks at.
+    Return what `load_spec_topology` returns, and whether the cluster or its hosts depend on variables.
     """
+    from tfcluster.spec.variables import SpecEnvironment, says_place
+
+    environment = SpecEnvironment()
+    try:
+        loaded = load_spec_topology(spec, None, environment)
+    except ClusterError:
+        if not environment.unset:
+            raise
+        environment = SpecEnvironment(only_place=True)
+        loaded = load_spec_topology(spec, None, environment)
+    return *loaded, any(map(says_place, environment.replaced))
+
+
+def _unregistered_cluster(spec: Path) -> Cluster:
+    """Return the cluster of a spec, which is not up as far as this machine knows.
+
+    The file may be of a stranger, whose folder the user only looks at. So its `connect:` is not run, as that is a
+    command on this machine, and no host is contacted whose name may tell what a variable holds.
+    """
+    topology, request, depends_on_variables = _load_place(spec)
     if request is not None:
         provider = load_provider(request.key)(topology.cluster, None)
         if (placed := provider.locate(topology, request)) is None:
@@ -146,13 +155,18 @@ def _unregistered_cluster(topology: ClusterTopology, request: HostRequest | None
         return Cluster(placed.cluster, placed.hosts, placed.head().host, provider)
     for host in topology.hosts:
         if host.connect is not None:
-            raise ClusterError(
-                f"cluster {topology.cluster!r} is not running, or was not started from this machine: then the command "
-                f"of `connect:` of host {host.name!r} is not run",
-                hint="`tfcluster up` runs it, and starts the cluster or finds it.",
-                exit_code=ExitCode.NOT_RUNNING,
-            )
+            raise _not_contacted(topology.cluster, f"the command of `connect:` of host {host.name!r} is not run")
+        if depends_on_variables and host.name != LOCAL_HOST:
+            raise _not_contacted(topology.cluster, f"host {host.name!r} is not contacted, as variables say where it is")
     return cluster_of(topology)
+
+
+def _not_contacted(cluster: str, consequence: str) -> ClusterError:
+    return ClusterError(
+        f"cluster {cluster!r} is not running, or was not started from this machine: then {consequence}",
+        hint="`tfcluster up` does that, and starts the cluster or finds it.",
+        exit_code=ExitCode.NOT_RUNNING,
+    )
 
 
 def load_topology(spec: Path | None, notation: str | None) -> ClusterTopology:

@@ -20,6 +20,16 @@ from tfcluster.records import record_class
 _PREEMPTED = (42, ExitCode.TERMINATED)
 #: In the error of a group, what comes before the last lines of the member that has failed; each of them is indented.
 LAST_LINES = "\nits last lines:"
+#: What DTensor and Keras read to find the members that train together.
+DISTRIBUTION_VARIABLES = (
+    "DTENSOR_JOB_NAME",
+    "DTENSOR_JOBS",
+    "DTENSOR_CLIENT_ID",
+    "DTENSOR_NUM_CLIENTS",
+    "KERAS_DISTRIBUTION_JOB_ADDRESSES",
+    "KERAS_DISTRIBUTION_PROCESS_ID",
+    "KERAS_DISTRIBUTION_NUM_PROCESSES",
+)
 _PLACEHOLDER = re.compile(r"\{(job|index|rank|world_size|address|([A-Za-z0-9_.-]+)_hosts)\}")
 
 
@@ -168,22 +178,25 @@ def place_variables(group: Group, member: Member) -> dict[str, str]:
 
 
 def distribution_variables(group: Group, member: Member, addresses: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Return what DTensor and Keras read to find the members that train together; nothing for one that is alone.
+    """Return the values of DISTRIBUTION_VARIABLES for a member; nothing for one that trains alone, or does not train.
 
     Neither has a role for a parameter server or an evaluator: all of their clients are tasks of one job.
     """
     clients = [each for each in group.members if each.trains]
     if member not in clients or len(clients) == 1:
         return {}
+    count, number = str(len(clients)), str(clients.index(member))
     in_order = {job: iter(each) for job, each in addresses.items()}
     by_rank = {each.rank: next(in_order[each.job]) for each in sorted(group.members, key=lambda each: each.index)}
-    count, position = str(len(clients)), str(clients.index(member))
     of_clients = ",".join(by_rank[each.rank] for each in clients)
     return {
-        **{"DTENSOR_JOB_NAME": "worker", "DTENSOR_JOBS": of_clients},
-        **{"DTENSOR_CLIENT_ID": position, "DTENSOR_NUM_CLIENTS": count},
-        **{"KERAS_DISTRIBUTION_JOB_ADDRESSES": of_clients},
-        **{"KERAS_DISTRIBUTION_PROCESS_ID": position, "KERAS_DISTRIBUTION_NUM_PROCESSES": count},
+        "DTENSOR_JOB_NAME": "worker",
+        "DTENSOR_JOBS": of_clients,
+        "DTENSOR_CLIENT_ID": number,
+        "DTENSOR_NUM_CLIENTS": count,
+        "KERAS_DISTRIBUTION_JOB_ADDRESSES": of_clients,
+        "KERAS_DISTRIBUTION_PROCESS_ID": number,
+        "KERAS_DISTRIBUTION_NUM_PROCESSES": count,
     }
 
 

@@ -11,7 +11,7 @@ from tfcluster.core.reconcile import ObservedState
 from tfcluster.core.states import TERMINAL_STATES
 from tfcluster.core.status import TaskStatus
 from tfcluster.core.text import pluralize, summarize_list
-from tfcluster.core.topology import PS_JOB, ClusterTopology, Task
+from tfcluster.core.topology import PS_JOB, THREAD_VARIABLES, ClusterTopology, Task
 from tfcluster.records import record_class
 
 
@@ -197,7 +197,11 @@ def _differences(old: Task, new: Task) -> Iterator[str]:
     yield from _difference("address", old.address_host, new.address_host)
     yield from _difference("cpus", old.cpus, new.cpus)
     yield from _difference("gpus", old.gpus, new.gpus)
+    yield from _difference("threads", old.threads, new.threads)
+    said = () if old.threads == new.threads else THREAD_VARIABLES
     for name in dict.fromkeys([*old.env, *new.env]):
+        if name in said:
+            continue
         yield from _presence("env", name, old.env, new.env) or _difference(
             f"env {name}", old.env[name], new.env[name], show_values=False
         )

@@ -23,7 +23,7 @@ def read_cpu_quota(memberships: Path = _MEMBERSHIPS, groups: Path = _GROUPS) -> 
             if not controllers:  # version 2 has one hierarchy for all controllers
                 quotas += _quotas(groups, group)
             elif "cpu" in names:
-                quotas += _quotas(groups / "cpu", group)
+                quotas += _quotas(groups / "cpu", group) or _quotas(groups / controllers, group)
     return min(quotas, default=None)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic_core import PydanticCustomError
 
 from tfcluster import settings
-from tfcluster.paths import LOCAL_HOST
+from tfcluster.paths import HOME_PREFIX, LOCAL_HOST
 from tfcluster.providers.requests import normalize_requests
 from tfcluster.spec.diagnostics import Diagnostic, KeyPath, Position, shorten
 from tfcluster.spec.host_ranges import expand_ranges
@@ -50,7 +50,7 @@ def normalize_hosts(source: YamlDocument) -> None:
 
 def _gather_from_file(file: str, source: YamlDocument) -> None:
     at = source.values[_HOSTFILE]
-    path = Path(source.file).parent / os.path.expanduser(file)
+    path = Path(source.file).parent / (os.path.expanduser(file) if file.startswith(HOME_PREFIX) else file)
     try:
         slots, problems = read_hostfile(path)
     except (OSError, ValueError) as error:

@@ -93,7 +93,9 @@ def _absolute(text: str) -> str:
 
 def _executable(text: str) -> str:
     if text.startswith("-") or ("/" in text and not text.startswith(_ABSOLUTE)):
-        raise validation_error("expected", "expected the name of a command such as python3, or an absolute path")
+        raise validation_error(
+            "expected", "expected the name of a command such as python3, or a path that begins with / or ~/"
+        )
     return text
 
 
@@ -129,7 +131,10 @@ class HostSpec(FrozenModel):
     python: Annotated[
         Annotated[_OneLine, AfterValidator(_executable)] | None,
         Key(
-            "a command or an absolute path", "The Python there that has TensorFlow.", "/opt/tf/bin/python", "`python3`"
+            "a command, or a path that begins with / or ~/",
+            "The Python there that has TensorFlow.",
+            "/opt/tf/bin/python",
+            "`python3`",
         ),
     ] = None
     shell: Annotated[
@@ -149,7 +154,7 @@ class HostSpec(FrozenModel):
     state: Annotated[
         Annotated[_OneLine, AfterValidator(_absolute)] | None,
         Key(
-            "an absolute path",
+            "a path that begins with / or ~/",
             "The folder there for logs and runs.",
             "/scratch/me",
             "`tfcluster` in `$XDG_STATE_HOME` there, which is `~/.local/state` unless it is set",

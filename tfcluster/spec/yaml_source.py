@@ -13,7 +13,7 @@ from yaml.reader import Reader
 
 from tfcluster import settings
 from tfcluster.spec.diagnostics import Date, Diagnostic, KeyPath, Position, describe, format_path, shorten, to_error
-from tfcluster.spec.variables import TYPED_KEYS, SpecEnvironment, VariableError, is_variable
+from tfcluster.spec.variables import TYPED_KEYS, SpecEnvironment, VariableError, is_variable, says_place
 
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 INIT_HINT = "tfcluster init writes a commented cluster.yaml"
@@ -201,8 +201,7 @@ class _Reader:
             return node
         self._source.interpolated.add(path)
         is_typed = path[-1] in self._source.typed_keys and not is_variable(path)
-        tag = _RESOLVER.resolve(yaml.ScalarNode, text, (True, False)) if is_typed else node.tag
-        return yaml.ScalarNode(tag, text, node.start_mark)
+        return yaml.ScalarNode(_tag_of(text) if is_typed else node.tag, text, node.start_mark)
 
     def _count(self, node: yaml.Node) -> None:
         """Count a node before it is read, and enforce the limits.
@@ -226,6 +225,8 @@ class _Reader:
         for key, (key_node, value_node) in self._pairs(node, path).items():
             inner = (*path, key)
             if not path and key.startswith("x-"):  # it is only for anchors, as in a file of Docker Compose
+                continue
+            if self._source.environment.only_place and not says_place(inner):
                 continue
             self._source.keys[inner] = _position(key_node)
             if not (isinstance(key_node, yaml.ScalarNode) and key_node.tag in _TEXT_TAGS):
@@ -275,6 +276,13 @@ class _Reader:
 
     def _report(self, path: KeyPath, message: str, hint: str, node: yaml.Node) -> None:
         self._source.problems.append(self._source.problem(path, message, hint, _position(node)))
+
+
+def _tag_of(text: str) -> str:
+    """Return the tag of a number, or of true or false, that a variable holds; that of a text for everything else."""
+    tag = str(_RESOLVER.resolve(yaml.ScalarNode, text, (True, False)))
+    is_clear = ":" not in text and not _OCTAL.fullmatch(text)
+    return tag if tag in _NUMBER_TAGS and is_clear else _TAG + "str"
 
 
 def _scalar(node: yaml.ScalarNode, *, is_secret: bool) -> Any:

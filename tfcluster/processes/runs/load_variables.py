@@ -20,8 +20,8 @@ _LIBRARIES = (
     "NVIDIA_ OMP_ ONEDNN_ OPENBLAS_ OPENSSL_ PILLOW_ PROTOCOL_BUFFERS_ TF_ TF2_ WRAPT_ XLA_"
 )
 _AT_IMPORT = rf"(?:{'|'.join(_LIBRARIES.split())})[A-Z0-9_]+"
-# Those of them that are read later. Libraries such as scikit-learn set the last two for an OpenMP that they load.
-_LATE = "(?!(?:TF_CONFIG|TF_USE_LEGACY_KERAS|KMP_DUPLICATE_LIB_OK|KMP_INIT_AT_FORK)$)"
+# Those of them that are read later. Libraries such as scikit-learn set the KMP ones for an OpenMP that they load.
+_LATE = "(?!(?:TF_CONFIG|TF_USE_LEGACY_KERAS|KERAS_DISTRIBUTION_[A-Z_]*|KMP_DUPLICATE_LIB_OK|KMP_INIT_AT_FORK)$)"
 _IMPORT_NAME, _NAME = re.compile(_LATE + _AT_IMPORT), re.compile(rf"{_LATE}(?:{_AT_START}|{_AT_IMPORT})")
 # In Python: a string, or a keyword argument, as in `os.environ.update(NAME="value")`.
 _NAMED = re.compile(rf"""(["'])({_AT_IMPORT})\1|[(,]\s*({_AT_IMPORT})\s*=(?!=)""".encode())

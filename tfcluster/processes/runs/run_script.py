@@ -30,6 +30,7 @@ from zipimport import zipimporter
 
 from tfcluster import boot, settings
 from tfcluster.core.environment import no_proxy_env
+from tfcluster.core.groups import DISTRIBUTION_VARIABLES
 from tfcluster.core.text import summarize_error
 from tfcluster.errors import ClusterError, ExitCode, TerminatedError
 from tfcluster.os import daemonize, libc
@@ -183,8 +184,10 @@ def start_program(plan: RunPlan, link: socket.socket) -> NoReturn:
     caller = plan.caller
     context = begin_run(plan)
     inherited = os.environ if caller is None else caller.environment
+    # In a member that launches others, they would find its own neighbors.
+    own = {"TFCLUSTER_SEED", *(DISTRIBUTION_VARIABLES if plan.member is not None else ())}
     environment = {
-        **{name: value for name, value in inherited.items() if name != "TFCLUSTER_SEED"},
+        **{name: value for name, value in inherited.items() if name not in own},
         "CUDA_VISIBLE_DEVICES": "-1",  # the GPUs belong to the servers
         **no_proxy_env(inherited, hosts_of(plan)),
         "TFCLUSTER_CLUSTER": plan.cluster,
