@@ -20,7 +20,7 @@ STRICT = "name: strict\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\nrestart: 
 def test_events_end_with_the_result(demo: Sandbox) -> None:
     *earlier, result = demo.json_lines("run", "pi", "--samples", "20_000_001", "--seed", "7")
     assert earlier[0]["event"] == "run"
-    assert {event["event"] for event in earlier[1:]} <= {"importing", "imported", "progress"}
+    assert {event["event"] for event in earlier[1:]} <= {"progress"}
     assert list(result) == ["event", "run", "program", "state", "seconds", "result", "devices", "notes"]
     assert (result["event"], result["program"], result["state"]) == ("result", "pi", "succeeded")
     found = result["result"]

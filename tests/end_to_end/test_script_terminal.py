@@ -117,7 +117,6 @@ print("\\n\\tdone", "\\x1b[32mgreen\\x1b[0m", "é", end="")
 
 def test_what_a_script_writes_to_a_terminal_is_what_python_writes(demo: Sandbox) -> None:
     script = demo.spec(BAR, "bar.py")
-    demo("run", script)  # as long as TensorFlow is being imported, the command says so
     shown = []
     for command in ((sys.executable,), (*demo.command, "run")):
         child = demo.at_terminal(*command, script, encoding=None)
