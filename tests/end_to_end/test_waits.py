@@ -396,7 +396,7 @@ def test_a_strategy_without_other_workers_is_made(hangs: Sandbox) -> None:
 @pytest.mark.slow
 def test_of_a_script_that_computes_nothing_is_said(hangs: Sandbox) -> None:
     kinds = {event["event"] for event in hangs.json_lines("run", write(hangs, HEALTHY))}
-    assert kinds <= {"run", "output", "result"}
+    assert kinds <= {"run", "importing", "imported", "output", "result"}
 
 
 @pytest.mark.slow
