@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import re
 import signal
 import socket
-import subprocess
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, cast
 from urllib.parse import quote, urlsplit
 
@@ -21,7 +17,8 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.browser import Browser, open_browser
-from tests.conftest import COMMAND, Command, Sandbox, wait_for
+from tests.conftest import Sandbox, wait_for
+from tests.served_page import Served, serve_page
 from tfcluster import settings
 from tfcluster.core.log_levels import LogLevel, entry_level
 from tfcluster.dashboard.api import Api
@@ -44,53 +41,11 @@ while os.path.exists(sys.argv[1]):
 """
 
 
-@dataclass
-class Served:
-    """A page that is served."""
-
-    base: str
-    token: str
-
-    def at(self, fragment: str) -> str:
-        return f"{self.base}/#token={self.token}{fragment}"
-
-    def request(
-        self,
-        path: str,
-        method: str = "GET",
-        body: bytes | None = None,
-        headers: Mapping[str, str | None] = MappingProxyType({}),
-    ) -> tuple[int, str, http.client.HTTPMessage]:
-        """Send a request with the token, unless the headers say otherwise."""
-        host, port = urlsplit(self.base).hostname, urlsplit(self.base).port
-        connection = http.client.HTTPConnection(str(host), port, timeout=60)
-        defaults: dict[str, str | None] = {"Host": f"127.0.0.1:{port}", "Authorization": f"Bearer {self.token}"}
-        connection.putrequest(method, path, skip_host=True)
-        for name, value in {**defaults, **headers}.items():
-            if value is not None:
-                connection.putheader(name, value)
-        if body is not None:
-            connection.putheader("Content-Length", str(len(body)))
-        connection.endheaders(body)
-        response = connection.getresponse()
-        answer = response.status, response.read().decode(), response.headers
-        connection.close()
-        return answer
-
-
 @pytest.fixture(scope="module")
 def served(demo: Sandbox) -> Iterator[Served]:
     """The page of the example cluster."""
-    command = [*COMMAND, "dashboard", "--no-browser", "-o", "json"]
-    with Command(
-        command, cwd=demo.folder, env=demo.environment, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
-    ) as process:
-        try:
-            base, _, token = json.loads(process.stdout.readline())["url"].partition("/#token=")
-            yield Served(base, token)
-        finally:
-            process.terminate()
-        assert process.wait() == 143
+    with serve_page(demo) as links:
+        yield Served.of(links["url"])
 
 
 @pytest.fixture(scope="module")

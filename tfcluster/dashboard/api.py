@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections import deque
+from enum import Enum
 from http import HTTPStatus
 from typing import Any
 
@@ -22,7 +23,29 @@ from tfcluster.dashboard.feed import Body, Feed, add_inputs
 from tfcluster.dashboard.graph import placed_graph
 from tfcluster.errors import ClusterError, ExitCode
 
-_RUN = re.compile(r"/api/runs/([^/]+)(/graph)?")
+
+class Route(Enum):
+    """A request that is answered: its method and its path, in which RUN stands for a run."""
+
+    VIEW = "GET /api/view"
+    SAMPLES = "GET /api/samples"
+    RUN = "GET /api/runs/RUN"
+    GRAPH = "GET /api/runs/RUN/graph"
+    LOGS = "GET /api/logs"
+    METRICS = "GET /metrics"
+    CANCEL = "POST /api/cancel"
+    RESTART = "POST /api/restart"
+
+
+_ROUTES = [(route, re.compile(re.escape(route.value).replace("RUN", "([^/]+)"))) for route in Route]
+
+
+def find_route(method: str, path: str) -> tuple[Route | None, str]:
+    """Return the route of a request, None if there is none, and the run that its path names, if any."""
+    for route, pattern in _ROUTES:
+        if found := pattern.fullmatch(f"{method} {path}"):
+            return route, "".join(found.groups())
+    return None, ""
 
 
 class RequestError(Exception):
@@ -49,22 +72,24 @@ class Api:
             RequestError: There is nothing at this path, or the request is wrong.
             ClusterError: The cluster could not do it.
         """
-        if method == "GET" and (run := _RUN.fullmatch(path)):
-            return self._show_run(run[1], has_graph=run[2] is not None)
-        match method, path:
-            case "GET", "/api/view":
+        route, run = find_route(method, path)
+        match route:
+            case Route.VIEW:
                 return self._view(tag)
-            case "GET", "/api/samples":
+            case Route.SAMPLES:
                 return self._feed.samples()
-            case "GET", "/api/logs":
+            case Route.RUN | Route.GRAPH:
+                return self._show_run(run, has_graph=route is Route.GRAPH)
+            case Route.LOGS:
                 return self._read_logs(query)
-            case "GET", "/metrics":
+            case Route.METRICS:
                 return collect_metrics(self._feed.cluster, settings.DASHBOARD_METRICS_SECONDS)[0]
-            case "POST", "/api/cancel":
+            case Route.CANCEL:
                 return cancel_run(self._feed.cluster, _text(body, "run"))
-            case "POST", "/api/restart":
+            case Route.RESTART:
                 return self._restart(body)
-        raise RequestError(HTTPStatus.NOT_FOUND, f"not found: {path:.80}")
+            case None:
+                raise RequestError(HTTPStatus.NOT_FOUND, f"not found: {path:.80}")
 
     def _view(self, tag: str) -> Body | None:
         body = self._feed.wait(tag, settings.DASHBOARD_VIEW_SECONDS)
