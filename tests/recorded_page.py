@@ -87,6 +87,7 @@ class RecordedApi:
         return {
             "time": time_shown,
             "measured": time_shown,
+            "is_owner": True,
             "status": self._status(time_shown),
             "problems": self._problems(),
             "runs": self._records(),

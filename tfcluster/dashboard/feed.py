@@ -36,7 +36,9 @@ class Body:
 
     @classmethod
     def of(cls, value: Any) -> Body:
-        """Return the body that has a value."""
+        """Return the body that has a value, which may be one already."""
+        if isinstance(value, Body):
+            return value
         data = json.dumps(value).encode()
         return cls(data, f'"{hashlib.blake2b(data, digest_size=8).hexdigest()}"')
 
@@ -107,6 +109,7 @@ class Feed:
         return {
             "time": now,
             "measured": measured,
+            "is_owner": True,
             "status": status,
             "problems": problems,
             "runs": runs,

@@ -1,9 +1,11 @@
-"""Serve the page of a cluster by HTTP: on the loopback device only, for one browser that knows the token.
+"""Serve the page of a cluster by HTTP: on the loopback device only, for browsers that know a token.
 
 Other accounts of this machine can connect to the port, and pages of other sites can have a browser connect to it. So
 every answer that says something of the cluster needs the token; the page has it from the part of its link after `#`,
 which a browser sends to no server. The names in Host and Origin must be this machine's: a foreign name that was made to
 mean 127.0.0.1 (DNS rebinding) is refused, and so is a request that a page of another site has a browser send.
+
+The owner's token is for everything. A page that is shared has a second token, for what `Reader` answers.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from tfcluster.client.cluster import Cluster
 from tfcluster.client.runs.runs import find_record
 from tfcluster.dashboard.api import Api, RequestError
 from tfcluster.dashboard.feed import Body, Feed
+from tfcluster.dashboard.reader import PageApi, Reader
 from tfcluster.errors import ClusterError, ExitCode, usage_error
 from tfcluster.version import __version__
 
@@ -52,11 +55,13 @@ _HEADERS = {
 class Page:
     """A page that is served.
 
-    Its link has the token. `folder` is for the file by which a browser opens the link.
+    Its link has the owner's token; `share`, the link for readers, has theirs, and is None if the page is not shared.
+    `folder` is for the file by which a browser opens the owner's link.
     """
 
-    def __init__(self, url: str, server: threading.Thread, folder: Path) -> None:
+    def __init__(self, url: str, share: str | None, server: threading.Thread, folder: Path) -> None:
         self.url = url
+        self.share = share
         self._server = server
         self._folder = folder
 
@@ -79,35 +84,41 @@ class Page:
 
 
 @contextlib.contextmanager
-def serve(cluster: Cluster, port: int, run: str | None) -> Iterator[Page]:
-    """Serve the page of a cluster until the context is left.
+def serve(cluster: Cluster, port: int, run: str | None, *, is_shared: bool = False) -> Iterator[Page]:
+    """Serve the page of a cluster until the context is left; a shared one to readers too.
 
     Port 0 stands for a free port. The page opens at the run, or at the overview. Raises ClusterError if there is no
     such run, or the port cannot be used.
     """
     shown = "" if run is None else f"&run={quote(find_record(cluster, run)['run'], safe='')}"
     feed = Feed(cluster)
-    server = PageServer(port, Api(feed), secrets.token_urlsafe())
+    api = Api(feed)
+    reader = Reader(api) if is_shared else None
+    server = PageServer(port, api, secrets.token_urlsafe(), reader)
     with server, tempfile.TemporaryDirectory(prefix="tfcluster-") as folder:
         feed.start()
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
-        yield Page(server.url + shown, thread, Path(folder))
+        share = None if reader is None else server.link(reader.token) + shown
+        yield Page(server.url + shown, share, thread, Path(folder))
 
 
 class PageServer(ThreadingHTTPServer):
     """Serves the page and what it asks for, each connection in a thread.
 
-    Port 0 stands for a free port. A request has to know the token. Of connections that have not shown it yet, which
-    every account of this machine can open, the oldest one makes room for a new one. Raises ClusterError if the port is
-    taken, or may not be used.
+    Port 0 stands for a free port. A request has to know the owner's token, which `api` answers, or that of the readers.
+    Of connections that have shown neither yet, which every account of this machine can open, the oldest one makes room
+    for a new one. Raises ClusterError if the port is taken, or may not be used.
     """
 
     daemon_threads = True
 
-    def __init__(self, port: int, api: Api, token: str) -> None:
-        self.api = api
+    def __init__(self, port: int, api: PageApi, token: str, reader: Reader | None = None) -> None:
         self.token = token
+        self.reader = reader
+        self._apis: list[tuple[str, PageApi]] = [(token, api)]
+        if reader is not None:
+            self._apis.append((reader.token, reader))
         self._strangers: dict[socket.socket, None] = {}  # connections without the token, the oldest first
         self._lock = threading.Lock()
         try:
@@ -120,8 +131,18 @@ class PageServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Return the link of the page, with the token."""
-        return f"http://{_LOOPBACK}:{self.server_address[1]}/#token={self.token}"
+        """Return the owner's link of the page, with the token."""
+        return self.link(self.token)
+
+    def link(self, token: str) -> str:
+        """Return the link of the page with a token."""
+        return f"http://{_LOOPBACK}:{self.server_address[1]}/#token={token}"
+
+    def find_api(self, token: str) -> PageApi | None:
+        """Return what answers the requests that have a token; None for an unknown one."""
+        # All are compared, in a time that depends on none of them.
+        known = [api for each, api in self._apis if hmac.compare_digest(token.encode(), each.encode())]
+        return known[0] if known else None
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection in a thread; if there are too many without the token, the oldest of them is cut."""
@@ -172,23 +193,26 @@ class _Handler(BaseHTTPRequestHandler):
             if method == "GET" and (name := _page_file(url.path)) is not None:
                 self._send_file(name)
                 return
-            self._check_token()
+            api = self._find_api()
+            if isinstance(api, Reader):
+                api.check(method, url.path)  # first: what else a reader sends is not read
             body = self._read_body() if method == "POST" else {}
-            answer = self._answer(method, url.path, query, body)
+            answer = self._answer(api, method, url.path, query, body)
             if isinstance(answer, str):
                 self._send(HTTPStatus.OK, "application/openmetrics-text; version=1.0.0", answer.encode())
             else:
                 self._send_news(answer)
         except RequestError as error:
+            self.close_connection = True  # its body may not have been read
             self._send_json(error.status, {"message": str(error)})
         except ClusterError as error:
             is_refused = error.exit_code is ExitCode.USAGE
             self._send_json(HTTPStatus.BAD_REQUEST if is_refused else HTTPStatus.BAD_GATEWAY, error.to_json())
 
-    def _answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Any:
+    def _answer(self, api: PageApi, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> Any:
         """Return the answer to a request; see `Api.answer`."""
         try:
-            return self.server.api.answer(method, path, query, body, self.headers.get("If-None-Match", ""))
+            return api.answer(method, path, query, body, self.headers.get("If-None-Match", ""))
         except (RequestError, ClusterError):
             raise
         except Exception as error:  # the page shows it, and the terminal stays as it is
@@ -199,22 +223,21 @@ class _Handler(BaseHTTPRequestHandler):
         """Raise RequestError unless the request is for this machine, and comes from this page or from no page."""
         host = self.headers.get("Host", "")
         if host.rpartition(":")[0] not in _NAMES and host not in _NAMES:
-            self.close_connection = True
             raise RequestError(HTTPStatus.FORBIDDEN, "the Host of the request is not this machine")
         origin = self.headers.get("Origin")
         if origin is not None and origin != f"http://{host}":
-            self.close_connection = True
             raise RequestError(HTTPStatus.FORBIDDEN, "the request comes from a page of another origin")
 
-    def _check_token(self) -> None:
-        """Raise RequestError unless the request knows the token."""
+    def _find_api(self) -> PageApi:
+        """Return what answers the request, by its token; raise RequestError if that is not known."""
         kind, _, token = self.headers.get("Authorization", "").partition(" ")
-        if kind != "Bearer" or not hmac.compare_digest(token.encode(), self.server.token.encode()):
-            self.close_connection = True
+        api = self.server.find_api(token) if kind == "Bearer" else None
+        if api is None:
             raise RequestError(
                 HTTPStatus.UNAUTHORIZED, "missing or wrong token: open the link that the command printed"
             )
         self.server.admit(self.connection)
+        return api
 
     def _read_body(self) -> dict[str, Any]:
         try:
@@ -225,7 +248,6 @@ class _Handler(BaseHTTPRequestHandler):
             if not isinstance(body, dict):
                 raise ValueError
         except (ValueError, RecursionError):
-            self.close_connection = True
             raise RequestError(HTTPStatus.BAD_REQUEST, "the request has no JSON object") from None
         return body
 
@@ -235,7 +257,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_news(self, answer: Any) -> None:
         """Send an answer as JSON, unless it is None or the page has it already."""
-        body = answer if isinstance(answer, Body | None) else Body.of(answer)
+        body = None if answer is None else Body.of(answer)
         if body is None or body.tag == self.headers.get("If-None-Match"):
             self._send_headers(HTTPStatus.NOT_MODIFIED, {})
         else:

@@ -3,7 +3,7 @@ import { Component, html, render } from "./dom.js";
 import { Dialog } from "./actions.js";
 import { EventsView } from "./events.js";
 import { LogsView } from "./logs.js";
-import { change, follow, model, subscribe } from "./model.js";
+import { change, follow, isReader, model, subscribe } from "./model.js";
 import { OverviewView } from "./overview.js";
 import { Pill } from "./parts.js";
 import { CompareView, RunView } from "./runview.js";
@@ -54,12 +54,13 @@ function View() {
 function Header() {
   const { cluster = "tfcluster", state = "", tasks = [] } = model.view?.status ?? {};
   const ready = tasks.filter((task) => task.state === "ready").length;
-  const [shown] = readLink();
+  const [shown] = readLink(), links = LINKS.filter(([name]) => name !== "logs" || !isReader());
   return html`<header id="top">
     <h1 id="cluster">${cluster}</h1>
     <${Pill} id="cluster-state" state=${state} />
     <span id="summary" class="quiet">${tasks.length ? `${ready} of ${tasks.length} tasks ready` : ""}</span>
-    <nav aria-label="views">${LINKS.map(([name, title]) => html`
+    ${isReader() && html`<span id="read-only" class="quiet">read-only</span>`}
+    <nav aria-label="views">${links.map(([name, title]) => html`
       <a key=${name} href=${`#${name}`} aria-current=${name === shown ? "page" : null}>${title}</a>`)}</nav>
     <span id="link" class="quiet" role="status" data-state=${model.link}>${model.link}</span>
   </header>`;

@@ -28,6 +28,9 @@ export function change(values) {
   for (const listener of listeners) listener();
 }
 
+// Whether the link is for readers, who cannot act and see no logs; the command refuses what the page does not offer.
+export const isReader = () => model.view !== null && !model.view.is_owner;
+
 // The Unix time of what is shown.
 export function timeNow() {
   return model.view ? model.view.time + model.age : Date.now() / 1000;

@@ -2,6 +2,7 @@
 import { cancelRun } from "./actions.js";
 import { html } from "./dom.js";
 import { durationOf, formatBytes, formatDuration, isActive, programOf } from "./format.js";
+import { isReader } from "./model.js";
 import { limitOf, linkToRuns, Pill, shorten, Time } from "./parts.js";
 import { Table } from "./table.js";
 
@@ -22,7 +23,7 @@ export function RunsSection({ model }) {
 
 function columnsOf(model, status) {
   const memory = new Map(status.runs.map((run) => [run.run, run.gpu_memory_bytes]));
-  return [
+  const columns = [
     { name: "run", cell: (run) => html`<a href=${linkToRuns([run.run])}>${run.run}</a>` },
     { name: "state", cell: (run) => html`<${Pill} state=${run.state} />` },
     { name: "program", cell: programOf },
@@ -32,6 +33,7 @@ function columnsOf(model, status) {
     { name: "actions", cell: (run) => isActive(run) && html`<button type="button" class="cancel"
       aria-label=${`cancel ${run.run}`} onClick=${() => cancelRun(status.cluster, run.run)}>Cancel</button>` },
   ];
+  return columns.filter(({ name }) => name !== "actions" || !isReader());
 }
 
 // The progress of an active run, or what came out. An error is one line, which a click opens.

@@ -5,6 +5,7 @@ import { html, useEffect, useMemo, useState } from "./dom.js";
 import { save } from "./download.js";
 import { durationOf, formatDuration, formatNumber, isActive, programOf } from "./format.js";
 import { LogControls, LogLines, useLog } from "./logs.js";
+import { isReader } from "./model.js";
 import { Facts, linkToRuns, Pill, Time } from "./parts.js";
 import { describeError } from "./runlist.js";
 import { columnsOf } from "./runtable.js";
@@ -67,7 +68,7 @@ export function RunView({ run, model }) {
   const cancel = () => cancelRun(model.view.status.cluster, run);
   return html`<section class="run">
     <div class="right">
-      <button type="button" class="cancel" hidden=${!isRunning || !model.view} onClick=${cancel}>Cancel</button></div>
+      <button type="button" class="cancel" hidden=${!isRunning || !model.view?.is_owner} onClick=${cancel}>Cancel</button></div>
     <div class="head">${record && html`<${Head} record=${record} members=${answer.members} seconds=${seconds} />`}</div>
     <${Problems} problems=${problems} />
     <div class="progress">
@@ -76,7 +77,7 @@ export function RunView({ run, model }) {
     <div class="outcome">${answer && html`<${Outcome} record=${record} notes=${answer.notes} />
       <${Members} members=${answer.members} />`}</div>
     <${GraphButton} run=${run} hidden=${!answer?.has_graph} />
-    <div class="filters"><h3>Output</h3><${LogControls} log=${log} /></div>
+    <div class="filters"><h3>Output</h3>${!isReader() && html`<${LogControls} log=${log} />`}</div>
     <${LogLines} log=${log} whenEmpty=${isRunning ? "No output yet." : "No output."} />
   </section>`;
 }

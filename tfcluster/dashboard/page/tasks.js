@@ -2,6 +2,7 @@
 import { restartTask } from "./actions.js";
 import { html, useState } from "./dom.js";
 import { formatBytes, formatDuration, formatPercent, shortName } from "./format.js";
+import { isReader } from "./model.js";
 import { limitOf, Pill, shorten, Time } from "./parts.js";
 import { Sparkline } from "./sparkline.js";
 import { Table } from "./table.js";
@@ -41,7 +42,7 @@ function columnsOf(model, cluster, away) {
     <${Sparkline} samples=${model.samples} task=${task.task} index=${index} top=${top} />`;
   const amount = (text) => html`<span class="value">${text}</span>`;
   const uptime = (task) => (task.uptime_s === null ? null : task.uptime_s + (away.has(task.host) ? 0 : model.age));
-  return [
+  const columns = [
     { name: "task", cell: (task) => html`<${LogLink} name=${shortName(task)} />` },
     { name: "state", cell: (task) => html`<${Pill} state=${task.state} title=${task.probe_error} />` },
     { name: "host", cell: (task) => task.host },
@@ -53,10 +54,11 @@ function columnsOf(model, cluster, away) {
     { name: "last exit", cell: describeExit },
     { name: "actions", cell: (task) => html`<${RestartButton} cluster=${cluster} name=${shortName(task)} />` },
   ];
+  return columns.filter(({ name }) => name !== "actions" || !isReader());
 }
 
 function LogLink({ name }) {
-  return html`<a href=${`#logs/${encodeURIComponent(name)}`} title="its log">${name}</a>`;
+  return isReader() ? name : html`<a href=${`#logs/${encodeURIComponent(name)}`} title="its log">${name}</a>`;
 }
 
 function RestartButton({ cluster, name }) {
