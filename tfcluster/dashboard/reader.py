@@ -63,16 +63,16 @@ class Reader:
         self._api = api
         self._latest: tuple[str, Body] | None = None  # the tag of the owner's latest view, and that view for readers
 
-    def check(self, method: str, path: str) -> None:
-        """Raise RequestError unless a reader may ask for this."""
+    def check(self, method: str, path: str) -> Route:
+        """Return the route of a request; raise RequestError unless a reader may ask for it."""
         route, _ = find_route(method, path)
-        if route not in READABLE:
+        if route is None or route not in READABLE:
             raise RequestError(HTTPStatus.FORBIDDEN, _NO_LOGS if route is Route.LOGS else _REFUSED)
+        return route
 
     def answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any], tag: str = "") -> Any:
         """Answer a request as `Api.answer` does, if a reader may ask for it."""
-        self.check(method, path)
-        route, _ = find_route(method, path)
+        route = self.check(method, path)
         try:
             if route is Route.VIEW:
                 return self._view(path, tag)

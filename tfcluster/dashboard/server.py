@@ -115,7 +115,6 @@ class PageServer(ThreadingHTTPServer):
 
     def __init__(self, port: int, api: PageApi, token: str, reader: Reader | None = None) -> None:
         self.token = token
-        self.reader = reader
         self._apis: list[tuple[str, PageApi]] = [(token, api)]
         if reader is not None:
             self._apis.append((reader.token, reader))
