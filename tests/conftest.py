@@ -167,7 +167,7 @@ class Sandbox:
     @property
     def environment(self) -> dict[str, str]:
         # An agent with PYTHONUNBUFFERED would run each script without it in a fresh interpreter.
-        left_out = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "PYTHONUNBUFFERED")
+        left_out = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "PYTHONUNBUFFERED", "VIRTUAL_ENV", "CONDA_PREFIX")
         inherited = {
             name: value
             for name, value in os.environ.items()

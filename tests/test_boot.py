@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import ast
 import compileall
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ROOT
+from tests.environments import make_environment
 from tests.test_modules import modules_in
+from tfcluster import boot
 
 # What an agent runs, and what it forks; only `boot` may start another Python for them.
 PARTS = ("agent", "core", "processes", "programs", "protocol")
@@ -99,6 +103,61 @@ def test_a_fresh_interpreter_has_the_code_too(package: Path, compiled: str) -> N
     assert left == "left tfcluster.settings"
 
 
+EXECUTE_OTHER = """
+import os, sys
+from tfcluster import boot
+def late():
+    environment = {"GREETING": "Hello"}
+    python = boot.describe(sys.argv[1], environment)
+    try:
+        boot.exec_function("tfcluster.greeting", "leave", [], environment, python._replace(magic="00"))
+    except OSError as error:
+        print(error.strerror, os.path.basename(os.path.dirname(error.filename)), flush=True)
+    boot.exec_function("tfcluster.greeting", "greet", ["Ada"], environment, python)
+"""
+
+
+def test_another_python_gets_the_code_that_was_kept_or_none(package: Path, tmp_path: Path) -> None:
+    (package / "greeting.py").write_text(GREETING)
+    other = make_environment(tmp_path / "other") / "bin" / "python"
+    replaced, greeting, *_ = keep(package, EXECUTE_OTHER, str(other))
+    assert replaced.startswith("the file has changed since the cluster started ")
+    assert greeting.startswith(f"Hello Ada {package / 'greeting.py'} ")
+
+
+# No interpreter can execute what it has kept as compiled code.
+EXECUTE_SOURCES = """
+import sys
+from tfcluster import boot
+boot.keep_code()
+boot._code = {name: (path, b"no code", stamp) for name, (path, _, stamp) in boot._code.items()}
+python = boot.describe(sys.argv[1], {})._replace(magic="00")
+boot.exec_function("tfcluster.greeting", "leave", [], {}, python)
+"""
+
+
+def test_a_python_of_another_version_gets_the_sources(package: Path, tmp_path: Path) -> None:
+    (package / "greeting.py").write_text("import sys\ndef leave(): print('left', sys.prefix)\n")
+    other = make_environment(tmp_path / "other") / "bin" / "python"
+    words = [sys.executable, "-c", EXECUTE_SOURCES, str(other)]
+    done = subprocess.run(words, cwd=package.parent, env={}, capture_output=True, text=True, check=False)
+    assert done.stdout == f"left {tmp_path / 'other'}\n", done.stderr
+
+
+def test_what_a_python_says_of_itself(tmp_path: Path) -> None:
+    folder = make_environment(tmp_path / "other")
+    python = boot.describe(str(folder / "bin" / "python"), {"PYTHONPATH": "/more"})
+    assert (python.prefix, python.version) == (str(folder), sys.version.split()[0])
+    assert python.magic == MAGIC_NUMBER.hex()
+    assert python.path[0] == "/more"
+    script = tmp_path / "fails"
+    script.write_text("#!/bin/sh\necho first >&2\necho 'no library' >&2\nexit 127\n")
+    script.chmod(0o755)
+    for file, problem in {str(script): "no library", "/bin/echo": "it is no Python (exit code 0)"}.items():
+        with pytest.raises(OSError, match=re.escape(problem)):
+            boot.describe(file, {})
+
+
 def starts_of_processes(path: Path) -> Iterator[str]:
     """Yield the calls by which a module starts another program."""
     for node in ast.walk(ast.parse(path.read_text())):
@@ -115,4 +174,4 @@ def test_the_processes_of_a_cluster_start_python_by_boot_alone() -> None:
     files = [path for part in PARTS for path in (ROOT / "tfcluster" / part).rglob("*.py")]
     found = {f"{path.relative_to(ROOT / 'tfcluster')}: {call}" for path in files for call in starts_of_processes(path)}
     assert found == {"agent/notices.py: subprocess.Popen"}, "a command of the user"
-    assert set(starts_of_processes(ROOT / "tfcluster" / "boot.py")) == {"os.execve"}
+    assert set(starts_of_processes(ROOT / "tfcluster" / "boot.py")) == {"os.execve", "subprocess.run"}

@@ -7,6 +7,7 @@ upgrade replaces the files of the package meanwhile; importing those would mix t
 from __future__ import annotations
 
 import _imp
+import errno
 import marshal
 import os
 import struct
@@ -14,10 +15,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import CodeType, ModuleType
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
-#: The file and the code of each module by its name. The code is marshalled, or the source if it was never compiled.
-Code = dict[str, tuple[str, "bytes | str"]]
+#: The file of each module by its name, its code and the stamp of the file. The code is marshalled, or the source if it
+#: was never compiled.
+Code = dict[str, tuple[str, "bytes | str", bytes]]
 
 #: The folder from which this process imports tfcluster.
 CODE = os.path.dirname(os.path.dirname(__file__))
@@ -38,7 +40,7 @@ import marshal, sys, types
 sys.path[:] = filter(None, sys.path)
 with open(int(sys.argv[1]), "rb") as file:
     modules = marshal.loads(file.read())
-path, code = modules["tfcluster.boot"]
+path, code, _ = modules["tfcluster.boot"]
 boot = sys.modules["tfcluster.boot"] = types.ModuleType("tfcluster.boot")
 boot.__file__ = path
 exec(code if isinstance(code, str) else marshal.loads(code), vars(boot))
@@ -48,8 +50,25 @@ run = getattr(import_module(sys.argv[2]), sys.argv[3])(*sys.argv[4:])
 if run is not None:
     run()
 """
+# This one only says what has to be known of a Python before it is started for good; any version can execute it.
+_DESCRIBE = (
+    "import importlib.util as util, json, sys;"
+    "print(json.dumps([sys.prefix, sys.version.split()[0], util.MAGIC_NUMBER.hex(), sys.path]))"
+)
+# Later versions can read it as well.
+_MARSHAL_VERSION = 4
 _PACKAGE = os.path.join(CODE, "tfcluster")
 _code: Code | None = None
+
+
+class Interpreter(NamedTuple):
+    """A Python, which may be another one than that of this process."""
+
+    executable: str
+    prefix: str  # the folder of its environment
+    version: str
+    magic: str  # of the compiled code that it can execute, in hexadecimal digits
+    path: list[str]  # the folders from which it imports
 
 
 def command(module: str, function: str, *arguments: str, python: str = sys.executable, code: str = CODE) -> list[str]:
@@ -69,7 +88,7 @@ def keep_code() -> None:
             module, ending = os.path.splitext(name)
             if ending == ".py" and module.isidentifier():  # editors leave others, such as links that lead nowhere
                 path = os.path.join(folder, name)
-                code[".".join([*parents, module]).removesuffix(".__init__")] = path, _read(path)
+                code[".".join([*parents, module]).removesuffix(".__init__")] = path, *_read(path)
     import_from(code)
 
 
@@ -81,24 +100,61 @@ def import_from(code: Code) -> None:
 
 
 def exec_function(
-    module: str, function: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None
+    module: str,
+    function: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    python: Interpreter | None = None,
 ) -> NoReturn:
     """Replace this process by a fresh interpreter that calls a function of a module, with the code that was kept.
 
     If the function returns another one, that is called then, with nothing else on the stack. `environment` is None for
-    that of this process.
+    that of this process, and `python` for the Python of this process. One that cannot execute the compiled code gets
+    the source.
+
+    Raises OSError: the source of the code that was kept cannot be read, for example because the files were replaced.
     """
     from tfcluster.os import libc  # every Python of a cluster imports this module, and few call this function
 
     if _code is None:
         keep_code()
+    code, executable = _code, sys.executable
+    if python is not None:
+        executable = python.executable
+        code = _code if python.magic == _magic() else _read_sources(_code or {})
     memory = libc.memfd_create("tfcluster")
     with open(memory, "wb", closefd=False) as file:
-        file.write(marshal.dumps(_code))
+        file.write(marshal.dumps(code, _MARSHAL_VERSION))
     os.lseek(memory, 0, os.SEEK_SET)
     os.set_inheritable(memory, True)
-    command = [sys.executable, "-c", _FROM_MEMORY, str(memory), module, function, *arguments]
-    os.execve(sys.executable, command, os.environ if environment is None else environment)
+    command = [executable, "-c", _FROM_MEMORY, str(memory), module, function, *arguments]
+    os.execve(executable, command, os.environ if environment is None else environment)
+
+
+def describe(executable: str, environment: Mapping[str, str]) -> Interpreter:
+    """Start a Python that says what it is, with the environment that it is to have; this takes some 30 ms.
+
+    Raises OSError: it cannot be started, or is no Python.
+    """
+    import json
+    import subprocess  # as above
+
+    ended = subprocess.run(
+        [executable, "-c", _DESCRIBE],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        errors="surrogateescape",
+        check=False,
+    )
+    last = (ended.stdout.splitlines() or [""])[-1]  # what the environment's own code prints at its start comes before
+    try:
+        prefix, version, magic, path = json.loads(last)
+    except (ValueError, TypeError):
+        problem = (ended.stderr.strip().splitlines() or [f"it is no Python (exit code {ended.returncode})"])[-1]
+        raise OSError(errno.ENOEXEC, problem, executable) from None
+    return Interpreter(executable, prefix, version, magic, list(filter(None, path)))
 
 
 class _Importer:
@@ -110,7 +166,7 @@ class _Importer:
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if name not in self._code:
             return None
-        file, _ = self._code[name]
+        file, _, _ = self._code[name]
         spec = ModuleSpec(name, self, origin=file, is_package=file.endswith("__init__.py"))  # type: ignore[arg-type]
         spec.has_location = True  # so that the module has a __file__
         return spec
@@ -122,10 +178,10 @@ class _Importer:
         exec(self.get_code(module.__name__), vars(module))
 
     def get_code(self, name: str) -> CodeType:
-        file, code = self._code[name]
+        file, code, stamp = self._code[name]
         if isinstance(code, str):
             compiled = compile(code, file, "exec", dont_inherit=True)
-            self._code[name] = file, marshal.dumps(compiled)  # for fresh interpreters
+            self._code[name] = file, marshal.dumps(compiled), stamp  # for fresh interpreters
             return compiled
         loaded: CodeType = marshal.loads(code)
         # As Python does: the package may have been moved since it was compiled.
@@ -133,18 +189,41 @@ class _Importer:
         return loaded
 
 
-def _read(path: str) -> bytes | str:
-    """Return a module's compiled code if Python's cache of it is up to date, and its source otherwise."""
-    from importlib.util import MAGIC_NUMBER, cache_from_source  # commands import this module too, and keep no code
+def _magic() -> str:
+    from importlib.util import MAGIC_NUMBER  # commands import this module too, and start no Python
 
+    return MAGIC_NUMBER.hex()
+
+
+def _stamp(path: str) -> bytes:
+    """Return the time and the size of a file of source, as Python's cache of its compiled code has them."""
     status = os.stat(path)
-    up_to_date = MAGIC_NUMBER + struct.pack("<III", 0, int(status.st_mtime) & 0xFFFFFFFF, status.st_size & 0xFFFFFFFF)
+    return struct.pack("<II", int(status.st_mtime) & 0xFFFFFFFF, status.st_size & 0xFFFFFFFF)
+
+
+def _read(path: str) -> tuple[bytes | str, bytes]:
+    """Return a module's compiled code if Python's cache of it is up to date, else its source; and the file's stamp."""
+    from importlib.util import MAGIC_NUMBER, cache_from_source
+
+    stamp = _stamp(path)
+    up_to_date = MAGIC_NUMBER + struct.pack("<I", 0) + stamp
     try:
         with open(cache_from_source(path), "rb") as file:
             cached = file.read()
     except OSError:
         cached = b""
     if cached.startswith(up_to_date):
-        return cached[len(up_to_date) :]
+        return cached[len(up_to_date) :], stamp
     with open(path, encoding="utf-8") as source:
-        return source.read()
+        return source.read(), stamp
+
+
+def _read_sources(code: Code) -> Code:
+    """Return the sources of compiled code; raise OSError if a file has changed since the code was kept."""
+    sources: Code = {}
+    for name, (path, _, stamp) in code.items():
+        if stamp != _stamp(path):
+            raise OSError(errno.ESTALE, "the file has changed since the cluster started", path)
+        with open(path, encoding="utf-8") as source:
+            sources[name] = path, source.read(), stamp
+    return sources

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import sys
 import sysconfig
+from collections.abc import Sequence
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from tfcluster.errors import ClusterError
@@ -14,6 +16,8 @@ from tfcluster.errors import ClusterError
 PACKAGES_OF_TENSORFLOW = {"grpc": "grpcio", "google.protobuf": "protobuf", "numpy": "numpy"}
 #: The hint for a host where TensorFlow is not installed.
 INSTALL_TENSORFLOW = "Install it there with `pip install tensorflow`."
+#: The oldest Python that can execute the code of tfcluster.
+OLDEST_PYTHON = (3, 11)
 _LIBRARY = "libtensorflow_cc.so.2"
 
 
@@ -56,12 +60,19 @@ def find_tensorflow_library() -> Path:
     return library
 
 
-def tensorflow_version() -> str | None:
-    """Return the version of the installed TensorFlow, whatever the name of its distribution; None if there is none."""
-    import importlib.metadata  # a quarter of what the start of a session would take
+def tensorflow_version(path: Sequence[str] | None = None) -> str | None:
+    """Return the version of the installed TensorFlow, whatever the name of its distribution; None if there is none.
 
-    try:
-        return importlib.metadata.version("tensorflow")
-    except importlib.metadata.PackageNotFoundError:  # for example tensorflow-cpu, tf-nightly or a vendor's build
-        names = importlib.metadata.packages_distributions().get("tensorflow", [])
-    return importlib.metadata.version(names[0]) if names else None
+    `path` has the folders from which another Python imports; None for this one.
+    """
+    from importlib import metadata  # a quarter of what the start of a session would take
+
+    folders = sys.path if path is None else list(path)
+    if named := next(iter(metadata.distributions(name="tensorflow", path=folders)), None):
+        return named.version
+    if PathFinder.find_spec("tensorflow", folders) is None:  # to read the lists of all files takes a while
+        return None
+    for each in metadata.distributions(path=folders):  # for example tensorflow-cpu, tf-nightly or a vendor's build
+        if any(file.parts[:2] == ("tensorflow", "__init__.py") for file in each.files or ()):
+            return each.version
+    return None

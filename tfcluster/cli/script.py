@@ -36,6 +36,24 @@ class _ScriptFile(InputFile):
         return super().convert(value, param, ctx)
 
 
+class _PythonFile(click.Path):
+    """A parameter type for the file of a Python."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the absolute path, or fail if it is none of a file that can be executed."""
+        import shutil  # slow to import, and needed by few commands
+
+        path = os.path.join(current_folder(), value)
+        if os.path.isdir(path):
+            self.fail(f"{value!r} is a folder. Its Python is {os.path.join(value, 'bin', 'python')}", param, ctx)
+        if not os.path.exists(path):
+            command = None if "/" in value else shutil.which(value)
+            self.fail(f"{value!r}: no such file. {f'Its path is {command}' if command else ''}".strip(), param, ctx)
+        if not os.access(path, os.X_OK):
+            self.fail(f"{value!r} cannot be executed. Name the file of a Python", param, ctx)
+        return path
+
+
 @click.command(
     short_help="Your own script or module: `tfcluster run train.py ARGS`.",
     # All arguments after the script's path belong to the script.
@@ -51,6 +69,13 @@ class _ScriptFile(InputFile):
     help="Run a module by its name, as `python -m` does: -m package.module ARGS.",
 )
 @click.option("--cold", is_flag=True, help="Run it in a fresh interpreter, which imports TensorFlow by itself.")
+@click.option(
+    "--python",
+    type=_PythonFile(),
+    metavar="PATH",
+    help="The Python that runs it on this machine. Default: that of the active virtual environment if it has the "
+    "cluster's version of TensorFlow, else the cluster's.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask before a large amount of code is sent to another host.")
 @click.option(
     "--start-timeout",
@@ -75,6 +100,7 @@ def script_submission(
     *,
     is_module: bool,
     cold: bool,
+    python: str | None,
     yes: bool,
     start_timeout: float | None,
     script: BinaryIO | str,
@@ -83,6 +109,8 @@ def script_submission(
     """Return the submission of a script, given the seed and the values of the command's parameters."""
     folder = current_folder()
     parameters: dict[str, Any] = {"args": list(args), "cwd": folder, "seed": seed, "cold": cold}
+    if python is not None:
+        parameters["python"] = python
     submit = partial(Submission, approve_code=partial(approve_code, yes=yes), start_timeout=start_timeout)
     if is_module:
         return submit({**parameters, "path": None, "argument": script, "module": script})

@@ -204,6 +204,7 @@ def show_run(run: Mapping[str, Any], cluster: str) -> None:
         "inputs": format_inputs(run),
         "script": parameters.get("path") if run["program"] == "script" else None,
         "folder": parameters.get("cwd") if run["program"] == "script" else None,
+        "python": parameters.get("python") if run["program"] == "script" else None,
         "commit": origin
         and origin["commit"]
         and f"{origin['commit']} ({'clean' if origin['is_clean'] else 'with changes'})",

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import os
 import shutil
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from signal import Signals
@@ -26,9 +26,10 @@ from tfcluster.core.programs import BUNDLED, SCRIPT, TOLERANT, missing_notes
 from tfcluster.core.run_events import OutputEvent, to_record
 from tfcluster.core.runs import RunOptions
 from tfcluster.core.states import ACTIVE_RUN_STATES
+from tfcluster.core.text import summarize_list
 from tfcluster.core.tf_config import refusal_notes
 from tfcluster.core.topology import PRIVATE, check_address
-from tfcluster.errors import ClusterError
+from tfcluster.errors import ClusterError, usage_error
 from tfcluster.os.files import first_data
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.processes.runs.run_plan import EVENTS, OUTPUT, OUTPUT_INDEX, RunPlan
@@ -255,8 +256,10 @@ async def plan_run(context: AgentContext, request: RunRequest, run_id: str | Non
     _check_parameters(options)
     if options.jobs is not None:
         group = _make_group(context, options, request.secret)
+        check_python(request, [host for host in group.hosts if request.caller is None or host != context.host])
         run_id = run_id or context.runs.store.new_run(options.run_name, is_on_several_hosts=len(group.hosts) > 1)
         return replace(_plan_group(context, run_id, options, group), code=request.code, caller=request.caller)
+    check_python(request, [context.host] if request.caller is None else [])
     every, missing = await _probe_devices(context)
     devices = [device for device in every if device.task not in missing]
     context.reject_if_going_down()
@@ -316,6 +319,15 @@ def _check_parameters(options: RunOptions) -> None:
             decode(_Script, options.parameters, "options.parameters", lenient=True)
     except DecodeError as error:
         raise ClusterError(f"request 'run': {error.without_value}") from None
+
+
+def check_python(request: RunRequest, other_hosts: Sequence[str]) -> None:
+    """Raise a ClusterError if the user has named a Python of the command's machine for hosts that are others."""
+    if other_hosts and (python := request.options.parameters.get("python")) is not None:
+        raise usage_error(
+            f"--python {python} is a Python of your machine, and the script runs on {summarize_list(other_hosts)}",
+            "`python:` of the host in the spec names the Python there.",
+        )
 
 
 def _make_group(context: AgentContext, options: RunOptions, secret: str) -> Group:

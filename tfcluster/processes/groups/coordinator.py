@@ -178,7 +178,7 @@ def describe_failure(
     shown = LAST_LINES + "".join(f"\n  {line}" for line in lines) if lines else ""
     text = "\n".join([report.failure, *lines])
     missed = [f"{each.name} had exited with code 0 before: " for each in done if _is_named(each, text)]
-    hint = _KERAS_HINT if "PerReplica" in report.failure else ""
+    hint = _KERAS_HINT if "PerReplica" in report.failure else report.hint
     error = ClusterError(f"{''.join(missed)}{member.short} on {member.host} {problem}{shown}", hint=hint)
     return Failure(error, code, result, text=text)
 

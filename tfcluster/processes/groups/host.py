@@ -282,8 +282,8 @@ class GroupHost:
         code = program.reap()
         program.close()
         del self._programs[rank]
-        failure = program.end.failure if program.end is not None else program.oom_note
-        self._report(Exited(rank, code, failure, was_idle=self._idle.forget(rank)))
+        failure, hint = (program.oom_note, "") if program.end is None else (program.end.failure, program.end.hint)
+        self._report(Exited(rank, code, failure, was_idle=self._idle.forget(rank), hint=hint))
 
     def _report_observations(self) -> None:
         observations = read_observations(self._plan.folder)

@@ -117,6 +117,7 @@ class Exited:
     exit_code: int  # negative if a signal has ended the member
     failure: str  # the exception that ended it, in one line, or what to append to the signal; can be empty
     was_idle: bool  # the host has ended it because it did not compute (`StopIdle`)
+    hint: str = ""  # what to do about the failure
 
 
 @dataclass(frozen=True)

@@ -41,13 +41,14 @@ def prepare_script(
     seed: int | None,
     module: str | None = None,
     cold: bool = False,
+    python: str | None = None,
 ) -> MainModule:
     """Prepare this process to run a script or a module; the caller executes it.
 
     A script is at `path`, from whose folder it imports, or it is the run's upload; a module is the `argument`, as the
     user typed it. A folder or an archive with `__main__.py` at `path` imports from itself. It starts in `cwd` or, if
     that does not exist on this machine, in the run's folder. `seed` is for the generators of Python, NumPy and
-    TensorFlow; None leaves them unseeded. `cold` says that this is a fresh interpreter.
+    TensorFlow; None leaves them unseeded. `cold` and `python` have chosen the interpreter, which is this one.
     """
     os.chdir(cwd if os.path.isdir(cwd) else context.folder)
     script = path if context.upload_path is None else str(context.upload_path)

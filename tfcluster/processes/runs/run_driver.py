@@ -181,7 +181,7 @@ def _record_end(
 ) -> NoReturn:
     """Record how the program's process has ended, and exit in the same way."""
     code = program.reap()
-    hint = _path_hint(plan, program.end.failure if program.end is not None else "")
+    hint = "" if program.end is None else program.end.hint or _path_hint(plan, program.end.failure)
     if warning := clear_tree(plan):
         recorder.append(STDERR, f"{warning}\n".encode())
     end = program.end or ProgramEnd(code, program.oom_note, seconds, {}, [])

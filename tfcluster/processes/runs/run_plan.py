@@ -134,7 +134,8 @@ class ProgramEnd:
     work: dict[str, dict[str, int]]  # of each device, as in `Context.device_stats`
     notes: list[str]  # for the user
     result: Any = None  # what `tfcluster.result` was given
-    error: dict[str, Any] | None = None  # why a bundled program has failed, as `ClusterError.to_json` has it
+    error: dict[str, Any] | None = None  # why a program has failed, as `ClusterError.to_json` has it; none of a script
+    hint: str = ""  # what to do about `failure`
 
     def send(self, link: socket.socket) -> None:
         """Send the message to the driver, on a line of its own, whatever the script has written to the socket."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import atexit
 import contextlib
+import errno
 import inspect
 import json
 import os
@@ -35,7 +36,7 @@ from tfcluster.core.text import summarize_error
 from tfcluster.errors import ClusterError, ExitCode, TerminatedError
 from tfcluster.os import daemonize, libc
 from tfcluster.process_mark import MARK
-from tfcluster.processes.runs import load_variables
+from tfcluster.processes.runs import interpreters, load_variables
 from tfcluster.processes.runs.program_process import (
     begin_run,
     enable_stack_dump,
@@ -177,7 +178,7 @@ def start_program(plan: RunPlan, link: socket.socket) -> NoReturn:
 
     A script takes over what its command has. A bundled program needs nothing of it, and so always runs here.
 
-    Raises ScriptStart: to run a script here.
+    Raises ScriptStart: to run a script here; ClusterError: the Python that the user has named cannot run it.
     """
     from tfcluster.processes.runs.script_environment import describe_cluster, describe_run
 
@@ -200,11 +201,8 @@ def start_program(plan: RunPlan, link: socket.socket) -> NoReturn:
     environment.pop(MARK, None)
     if caller is not None:
         os.umask(caller.umask)
-    if plan.options.is_script and needs_fresh_interpreter(environment, plan):
-        is_asked = plan.options.parameters.get("cold") or "tensorflow" not in sys.modules
-        if not is_asked and (hiding := _find_hiding_module(_folder_of(plan))):
-            _sender(link)({"note": _SLOW_START.format(hiding)}, True)
-        replace_process(plan, environment, link)
+    if plan.options.is_script:
+        _replace_interpreter(plan, environment, link)
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()
@@ -214,6 +212,21 @@ def start_program(plan: RunPlan, link: socket.socket) -> NoReturn:
         run_bundled(plan, context, link)
     open_streams()
     raise ScriptStart(_prepare(plan, context, link))
+
+
+def _replace_interpreter(plan: RunPlan, environment: Mapping[str, str], link: socket.socket) -> None:
+    """Replace this process by the interpreter that a script is to have, unless this is the one."""
+    python, note = interpreters.choose(plan, environment)
+    notes = [note] if note else []
+    is_fresh = python is not None or needs_fresh_interpreter(environment, plan)
+    if is_fresh and python is None:
+        is_asked = plan.options.parameters.get("cold") or "tensorflow" not in sys.modules
+        if not is_asked and (hiding := _find_hiding_module(_folder_of(plan))):
+            notes.append(_SLOW_START.format(hiding))
+    for each in notes:
+        _sender(link)({"note": each}, True)
+    if is_fresh:
+        replace_process(plan, environment, link, python)
 
 
 def run_bundled(plan: RunPlan, context: Context, link: socket.socket) -> NoReturn:
@@ -424,12 +437,20 @@ def _find_hiding_module(folder: Path) -> str:
     return ""
 
 
-def replace_process(plan: RunPlan, environment: Mapping[str, str], link: socket.socket) -> NoReturn:
-    """Replace this process by a fresh interpreter that runs the script."""
+def replace_process(
+    plan: RunPlan, environment: Mapping[str, str], link: socket.socket, python: boot.Interpreter | None = None
+) -> NoReturn:
+    """Replace this process by a fresh interpreter that runs the script, by default by one of the same Python."""
     run = libc.memfd_create("run")
     with open(run, "wb", closefd=False) as file:
         file.write(json.dumps(to_json(plan)).encode())
     os.lseek(run, 0, os.SEEK_SET)
     for fd in (run, link.fileno()):
         os.set_inheritable(fd, True)
-    boot.exec_function(__name__, prepare.__name__, [str(run), str(link.fileno())], environment)
+    try:
+        boot.exec_function(__name__, prepare.__name__, [str(run), str(link.fileno())], environment, python)
+    except OSError as error:
+        name = sys.executable if python is None else python.executable
+        hint = "`tfcluster down` and `tfcluster up` start the cluster with the files as they are now."
+        message = f"{name} cannot be started for the script: {error.filename or name}: {error.strerror}"
+        raise ClusterError(message, hint=hint if error.errno == errno.ESTALE else "") from error

@@ -328,8 +328,8 @@ def _execute(plan: RunPlan, driver: int, link: socket.socket, outputs: tuple[int
         start_program(plan, link)
     except TerminatedError:
         code = ExitCode.TERMINATED
-    except PortIsolationError as error:
-        ProgramEnd(code, "", 0.0, {}, [], error=error.to_json()).send(link)
+    except ClusterError as error:
+        ProgramEnd(code, error.message, 0.0, {}, [], error=error.to_json(), hint=error.hint).send(link)
     except SystemExit:
         raise
     except BaseException:

@@ -1,0 +1,81 @@
+"""Which Python a script gets."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from tests.environments import make_environment
+from tfcluster.agent.handlers.runs import check_python
+from tfcluster.core.caller import Caller
+from tfcluster.core.runs import RunOptions
+from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.processes.runs.interpreters import choose
+from tfcluster.processes.runs.run_plan import RunPlan
+from tfcluster.protocol.api.runs import RunRequest
+
+VERSION = version("tensorflow")
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> RunPlan:
+    """The run of a script whose command is on this machine."""
+    options = RunOptions("script", {"path": str(tmp_path / "train.py"), "cwd": str(tmp_path)})
+    plan = RunPlan("train-1", "demo", options, tmp_path, {}, "localhost:1", [], [])
+    return replace(plan, caller=Caller({}, 0o022, None), host="alpha")
+
+
+def member(rank: int, attempt: int, hosts: str) -> dict[str, str]:
+    return {"TFCLUSTER_RANK": str(rank), "TFCLUSTER_ATTEMPT": str(attempt), "TFCLUSTER_HOSTS": hosts}
+
+
+def test_the_active_environment_is_that_of_the_command(plan: RunPlan, tmp_path: Path) -> None:
+    folder = make_environment(tmp_path / "own", tensorflow="own")
+    active = {**os.environ, "VIRTUAL_ENV": "own"}  # relative to the folder of the command
+    python, note = choose(plan, active)
+    assert python is not None
+    assert python.prefix == str(folder)
+    assert note.startswith(f"the script runs with the Python of the active environment, {folder}/bin/python; ")
+    assert choose(replace(plan, caller=None), active) == (None, ""), "the agent's on another host is not the user's"
+
+
+def test_an_environment_that_does_not_fit(plan: RunPlan, tmp_path: Path) -> None:
+    other = {**os.environ, "CONDA_PREFIX": str(make_environment(tmp_path / "other", tensorflow="1.0.0"))}
+    expected = f"the active environment, {tmp_path}/other, has TensorFlow 1.0.0, and the cluster has {VERSION}: "
+    assert choose(plan, other)[1].startswith(expected)
+    assert choose(plan, {**other, "CONDA_DEFAULT_ENV": "base"}) == (None, ""), "it is active in every shell"
+
+
+def test_a_python_that_the_user_names(plan: RunPlan, tmp_path: Path) -> None:
+    python = make_environment(tmp_path / "other", tensorflow="1.0.0") / "bin" / "python"
+    with pytest.raises(
+        ClusterError, match=f"has TensorFlow 1.0.0, and the cluster has {re.escape(VERSION)}\n"
+    ) as error:
+        choose(plan.with_parameters({**plan.options.parameters, "python": str(python)}), os.environ)
+    assert error.value.exit_code is ExitCode.USAGE
+    old = tmp_path / "old"
+    old.write_text("""#!/bin/sh\necho '["/opt/old", "3.10.13", "6f0d0d0a", []]'\n""")
+    old.chmod(0o755)
+    with pytest.raises(ClusterError, match=r"has Python 3\.10\.13, and scripts of a cluster require 3\.11 or newer\n"):
+        choose(plan.with_parameters({**plan.options.parameters, "python": str(old)}), os.environ)
+
+
+def test_a_python_of_this_machine_is_refused_for_other_hosts() -> None:
+    request = RunRequest(RunOptions("script", {"python": "/opt/mine"}), False, True)
+    with pytest.raises(ClusterError, match=r"--python /opt/mine is a Python of your machine, .* on alpha, beta\n"):
+        check_python(request, ["alpha", "beta"])
+    check_python(request, [])
+
+
+def test_the_members_of_a_launch_have_one_note_and_on_several_hosts_the_pythons_of_these(
+    plan: RunPlan, tmp_path: Path
+) -> None:
+    active = {**os.environ, "VIRTUAL_ENV": str(make_environment(tmp_path / "none"))}
+    places = [member(0, 0, "alpha"), member(1, 0, "alpha"), member(0, 1, "alpha"), member(0, 0, "alpha,beta")]
+    notes = [choose(replace(plan, member=place), active)[1] for place in places]
+    assert [bool(note) for note in notes] == [True, False, False, False]
