@@ -145,3 +145,20 @@ def test_the_members_of_a_launch_run_with_it_too(demo: Sandbox, environments: di
     refused = demo("launch", "--python", other, script, code=1).stderr
     assert f"on localhost failed: --python {other} has TensorFlow 1.0.0, and the cluster has {VERSION}\n" in refused
     assert f"hint: Install it with `{other} -m pip install " in refused
+
+
+def test_a_package_that_is_missing(demo: Sandbox, environments: dict[str, Path], script: Path) -> None:
+    script.write_text("import only_here\n")
+    error = "error: show.py failed: ModuleNotFoundError: No module named 'only_here'\nhint: "
+    python, active = environments["none"] / "bin" / "python", {"VIRTUAL_ENV": str(environments["own"])}
+    assert demo("run", "--python", python, script).stderr == ""
+    assert "error: " not in demo("run", script, env=active).stderr
+    failed = demo.execute(*demo.command, "run", script)  # its traceback is the script's own
+    assert failed.stderr.endswith(
+        f"{error}{sys.executable} does not have only_here. Install it with `{sys.executable} -m pip install PACKAGE`, "
+        "or choose another Python with `--python PATH`.\n"
+    )
+    (script.parent / "requirements.txt").touch()
+    member = demo.execute(*demo.command, "launch", "--each", "ps", script, cwd=script.parent.parent)
+    assert f"-m pip install -r {script.parent.name}/requirements.txt`, or" in member.stderr
+    assert (failed.returncode, member.returncode) == (1, 1)

@@ -1,9 +1,10 @@
-"""Which Python a script gets."""
+"""Which Python a script gets, and what its user is told if a package is missing there."""
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -15,6 +16,7 @@ from tfcluster.agent.handlers.runs import check_python
 from tfcluster.core.caller import Caller
 from tfcluster.core.runs import RunOptions
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.processes.runs.import_advice import advise_on_import
 from tfcluster.processes.runs.interpreters import choose
 from tfcluster.processes.runs.run_plan import RunPlan
 from tfcluster.protocol.api.runs import RunRequest
@@ -79,3 +81,37 @@ def test_the_members_of_a_launch_have_one_note_and_on_several_hosts_the_pythons_
     places = [member(0, 0, "alpha"), member(1, 0, "alpha"), member(0, 1, "alpha"), member(0, 0, "alpha,beta")]
     notes = [choose(replace(plan, member=place), active)[1] for place in places]
     assert [bool(note) for note in notes] == [True, False, False, False]
+
+
+def missing(name: str) -> ModuleNotFoundError:
+    return ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def test_only_a_package_that_is_missing_is_advised_on(plan: RunPlan, tmp_path: Path) -> None:
+    others = [missing("json.nothing"), ModuleNotFoundError("of a script"), ImportError("x", name="y"), ValueError()]
+    assert [advise_on_import(plan, tmp_path, error) for error in others] == [""] * 4
+    assert advise_on_import(plan, tmp_path, missing("pandaz.core")) == (
+        f"{sys.executable} does not have pandaz. Install it with `{sys.executable} -m pip install PACKAGE`, or choose "
+        "another Python with `--python PATH`."
+    )
+    (tmp_path / "pyproject.toml").touch()
+    assert f"`{sys.executable} -m pip install ./`, or" in advise_on_import(plan, tmp_path, missing("pandaz"))
+    below = replace(plan, options=replace(plan.options, parameters={"cwd": str(tmp_path.parent)}))
+    (tmp_path / "requirements.txt").touch()
+    assert f"-m pip install -r {tmp_path.name}/requirements.txt`" in advise_on_import(
+        below, tmp_path, missing("pandaz")
+    )
+    launched = replace(plan, member=member(0, 0, "alpha,beta"))
+    assert "--python" not in advise_on_import(launched, tmp_path, missing("pandaz"))
+
+
+def test_on_another_host_the_spec_installs_packages(plan: RunPlan, tmp_path: Path) -> None:
+    there = replace(plan, caller=None)
+    line = (
+        f'add `setup: ["{sys.executable} -m pip install PACKAGE"]` to the host in the spec, and type `tfcluster up`. '
+    )
+    advice = advise_on_import(there, tmp_path, missing("pandaz"))
+    assert advice.startswith(f"{sys.executable} on host alpha does not have pandaz. To install packages there, {line}")
+    (tmp_path / "pyproject.toml").touch()
+    listed = f"To install packages there, such as those in pyproject.toml beside the script, {line}"
+    assert listed in advise_on_import(there, tmp_path, missing("pandaz"))

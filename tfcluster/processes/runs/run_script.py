@@ -37,6 +37,7 @@ from tfcluster.errors import ClusterError, ExitCode, TerminatedError
 from tfcluster.os import daemonize, libc
 from tfcluster.process_mark import MARK
 from tfcluster.processes.runs import interpreters, load_variables
+from tfcluster.processes.runs.import_advice import advise_on_import
 from tfcluster.processes.runs.program_process import (
     begin_run,
     enable_stack_dump,
@@ -268,17 +269,20 @@ def _prepare(plan: RunPlan, context: Context, link: socket.socket) -> Callable[[
     main = prepare_script(context, **plan.options.parameters)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # until the function is called, which handles it
     _report_to_driver(plan, link)
-    return partial(_run_script, main, context, link)
+    return partial(_run_script, main, context, link, partial(advise_on_import, plan, _folder_of(plan)))
 
 
-def _run_script(main: MainModule, context: Context, link: socket.socket) -> NoReturn:
+def _run_script(
+    main: MainModule, context: Context, link: socket.socket, advise: Callable[[BaseException], str]
+) -> NoReturn:
     """Run a script as the interpreter's main program, and shut the interpreter down as it does after a main program.
 
+    `advise` returns what to do about the exception that ends the script, if that is known.
     The script's code is called from here: tracebacks of the script, and of the graphs that it makes, list this call.
     Raises SystemExit: always, with the script's exit code.
     """
     pid = os.getpid()
-    code, failure = 0, ""
+    code, failure, hint = 0, "", ""
     try:
         try:
             # The driver blocks the first two while the program starts.
@@ -292,6 +296,7 @@ def _run_script(main: MainModule, context: Context, link: socket.socket) -> NoRe
             raise
         except BaseException as error:  # also those that are not an Exception, such as asyncio's CancelledError
             code, failure = main.show_error(error)
+            hint = advise(error)
         # These are the next steps of the interpreter's own shutdown: it waits for threads, then calls atexit handlers.
         # They are done here, before the run time is measured. When the interpreter repeats them, nothing is left to do.
         try:
@@ -312,7 +317,7 @@ def _run_script(main: MainModule, context: Context, link: socket.socket) -> NoRe
             if context.log_placement and not context.placed:
                 context.notes.append(_NO_PLACEMENTS)
             work, notes = context.device_stats, context.notes
-            ProgramEnd(code, truncate(failure), seconds, work, notes, context.result).send(link)
+            ProgramEnd(code, truncate(failure), seconds, work, notes, context.result, hint=hint).send(link)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     exempt_modules()
     raise SystemExit(code)
