@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 
 import pytest
@@ -110,7 +109,7 @@ def late():
     environment = {"GREETING": "Hello"}
     python = boot.describe(sys.argv[1], environment)
     try:
-        boot.exec_function("tfcluster.greeting", "leave", [], environment, python._replace(magic="00"))
+        boot.exec_function("tfcluster.greeting", "leave", [], environment, python._replace(cache_tag="pypy"))
     except OSError as error:
         print(error.strerror, os.path.basename(os.path.dirname(error.filename)), flush=True)
     boot.exec_function("tfcluster.greeting", "greet", ["Ada"], environment, python)
@@ -131,7 +130,7 @@ import sys
 from tfcluster import boot
 boot.keep_code()
 boot._code = {name: (path, b"no code", stamp) for name, (path, _, stamp) in boot._code.items()}
-python = boot.describe(sys.argv[1], {})._replace(magic="00")
+python = boot.describe(sys.argv[1], {})._replace(cache_tag="pypy")
 boot.exec_function("tfcluster.greeting", "leave", [], {}, python)
 """
 
@@ -148,7 +147,7 @@ def test_what_a_python_says_of_itself(tmp_path: Path) -> None:
     folder = make_environment(tmp_path / "other")
     python = boot.describe(str(folder / "bin" / "python"), {"PYTHONPATH": "/more"})
     assert (python.prefix, python.version) == (str(folder), sys.version.split()[0])
-    assert python.magic == MAGIC_NUMBER.hex()
+    assert python.cache_tag == sys.implementation.cache_tag
     assert python.path[0] == "/more"
     script = tmp_path / "fails"
     script.write_text("#!/bin/sh\necho first >&2\necho 'no library' >&2\nexit 127\n")

@@ -61,7 +61,7 @@ def test_a_python_that_the_user_names(plan: RunPlan, tmp_path: Path) -> None:
         choose(plan.with_parameters({**plan.options.parameters, "python": str(python)}), os.environ)
     assert error.value.exit_code is ExitCode.USAGE
     old = tmp_path / "old"
-    old.write_text("""#!/bin/sh\necho '["/opt/old", "3.10.13", "6f0d0d0a", []]'\n""")
+    old.write_text("""#!/bin/sh\necho '["/opt/old", "3.10.13", "cpython-310", []]'\n""")
     old.chmod(0o755)
     with pytest.raises(ClusterError, match=r"has Python 3\.10\.13, and scripts of a cluster require 3\.11 or newer\n"):
         choose(plan.with_parameters({**plan.options.parameters, "python": str(old)}), os.environ)
