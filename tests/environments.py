@@ -7,8 +7,6 @@ import venv
 from importlib.util import find_spec
 from pathlib import Path
 
-import pytest
-
 
 def make_environment(folder: Path, *, tensorflow: str | None = None) -> Path:
     """Make a virtual environment with a module `only_here`, and return its folder.
@@ -30,17 +28,3 @@ def make_environment(folder: Path, *, tensorflow: str | None = None) -> Path:
         described.mkdir()
         (described / "METADATA").write_text(f"Metadata-Version: 2.1\nName: tensorflow\nVersion: {tensorflow}\n")
     return folder
-
-
-@pytest.fixture(scope="module")
-def environments(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The folders of four environments, by what they have of TensorFlow; the last one has no Python either."""
-    folder = tmp_path_factory.mktemp("environments")
-    empty = folder / "empty"
-    empty.mkdir()
-    return {
-        "own": make_environment(folder / "own", tensorflow="own"),
-        "other": make_environment(folder / "other", tensorflow="1.0.0"),
-        "none": make_environment(folder / "none"),
-        "empty": empty,
-    }

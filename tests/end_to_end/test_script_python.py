@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Sandbox
-from tests.environments import environments
-
-__all__ = ["environments"]
+from tests.environments import make_environment
 
 VERSION = version("tensorflow")
 # Its environment, and whether it runs in a fork of the warm interpreter.
@@ -22,6 +20,20 @@ tfcluster.metric("loss", 0.5, 1)
 print(sys.prefix, "warm" if "tfcluster.processes.runs.fork_server" in sys.modules else "fresh")
 """
 OWN = f"{sys.prefix} warm\n"
+
+
+@pytest.fixture(scope="module")
+def environments(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The folders of four environments, by what they have of TensorFlow; the last one has no Python either."""
+    folder = tmp_path_factory.mktemp("environments")
+    empty = folder / "empty"
+    empty.mkdir()
+    return {
+        "own": make_environment(folder / "own", tensorflow="own"),
+        "other": make_environment(folder / "other", tensorflow="1.0.0"),
+        "none": make_environment(folder / "none"),
+        "empty": empty,
+    }
 
 
 @pytest.fixture
