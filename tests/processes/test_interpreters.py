@@ -42,7 +42,7 @@ def test_the_active_environment_is_that_of_the_command(plan: RunPlan, tmp_path: 
     python, note = choose(plan, active)
     assert python is not None
     assert python.prefix == str(folder)
-    assert note.startswith(f"the script runs with the Python of the active environment, {folder}/bin/python; ")
+    assert note.startswith(f"the script runs with the Python of the active environment, {folder}/bin/python")
     assert choose(replace(plan, caller=None), active) == (None, ""), "the agent's on another host is not the user's"
 
 
