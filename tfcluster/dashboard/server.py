@@ -215,7 +215,8 @@ class _Handler(BaseHTTPRequestHandler):
         except (RequestError, ClusterError):
             raise
         except Exception as error:  # the page shows it, and the terminal stays as it is
-            bug = f"this is a bug in tfcluster: {type(error).__name__}: {error}"
+            detail = "" if isinstance(api, Reader) else f": {error}"
+            bug = f"this is a bug in tfcluster: {type(error).__name__}{detail}"
             raise RequestError(HTTPStatus.INTERNAL_SERVER_ERROR, bug) from error
 
     def _check_origin(self) -> None:
