@@ -150,11 +150,15 @@ def test_a_very_long_line_is_passed_on(buffer: LineBuffer, written: Parts) -> No
 MEMBER = Member("worker", 0, 0, "localhost", "localhost")
 
 
-def hint_of(failure: str) -> str:
-    report = Exited(rank=0, exit_code=1, failure=failure, was_idle=False)
+def hint_of(failure: str, hint: str = "") -> str:
+    report = Exited(rank=0, exit_code=1, failure=failure, was_idle=False, hint=hint)
     return describe_failure(MEMBER, report, [], [], interrupted=False).error.hint
 
 
 def test_fit_of_keras_3_has_a_hint() -> None:
     assert "pip install tf_keras" in hint_of("ValueError: Attempt to convert a value (PerReplica:{")
     assert hint_of("ValueError: no data") == ""
+
+
+def test_the_hint_of_a_member_is_that_of_the_group() -> None:
+    assert hint_of("ModuleNotFoundError: No module named 'pandaz'", "Install it.") == "Install it."
