@@ -157,6 +157,21 @@ def test_what_a_python_says_of_itself(tmp_path: Path) -> None:
             boot.describe(file, {})
 
 
+def test_what_the_environment_prints_does_not_hide_what_a_python_says(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import atexit\nprint('hello', end='')\natexit.register(print, 'bye')\n")
+    environment = {"PYTHONPATH": str(tmp_path), "PYTHONIOENCODING": "utf-16", "PYTHONUNBUFFERED": "1"}
+    assert boot.describe(sys.executable, environment).version == sys.version.split()[0]
+
+
+def test_a_python_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfcluster.settings.PYTHON_ANSWER_SECONDS", 0.1)
+    script = tmp_path / "hangs"
+    script.write_text("#!/bin/sh\nexec sleep 600\n")
+    script.chmod(0o755)
+    with pytest.raises(OSError, match=r"it does not answer within 0\.1 s"):
+        boot.describe(str(script), {})
+
+
 def starts_of_processes(path: Path) -> Iterator[str]:
     """Yield the calls by which a module starts another program."""
     for node in ast.walk(ast.parse(path.read_text())):

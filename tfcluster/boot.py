@@ -50,8 +50,15 @@ run = getattr(import_module(sys.argv[2]), sys.argv[3])(*sys.argv[4:])
 if run is not None:
     run()
 """
-# This one only says what has to be known of a Python before it is started for good. It imports nothing, to be fast.
-_DESCRIBE = "import sys; print([sys.prefix, sys.version.split()[0], sys.implementation.cache_tag, sys.path])"
+# This one only says what has to be known of a Python before it is started for good, in ASCII, whatever the environment
+# says of encodings. To be fast, it imports only what each Python imports at its start.
+_DESCRIBE = """\
+import os, sys
+tag = getattr(getattr(sys, "implementation", None), "cache_tag", "")
+text = ascii([sys.prefix, sys.version.split()[0], tag, sys.path]) if tag else repr(["", sys.version.split()[0], "", []])
+os.write(1, ("\\n%s %s\\n" % (sys.argv[1], text)).encode("ascii"))
+"""
+_DESCRIPTION = "tfcluster-describes"
 # Later versions can read it as well.
 _MARSHAL_VERSION = 4
 _PACKAGE = os.path.join(CODE, "tfcluster")
@@ -136,20 +143,24 @@ def describe(executable: str, environment: Mapping[str, str]) -> Interpreter:
     import ast  # as above
     import subprocess
 
-    ended = subprocess.run(
-        [executable, "-c", _DESCRIBE],
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        encoding="utf-8",
-        errors="surrogateescape",
-        check=False,
-    )
-    last = (ended.stdout.splitlines() or [""])[-1]  # what the environment's own code prints at its start comes before
+    from tfcluster import settings
+
+    command = [executable, "-c", _DESCRIBE, _DESCRIPTION]
+    limit = settings.PYTHON_ANSWER_SECONDS
     try:
-        prefix, version, cache_tag, path = ast.literal_eval(last)
-    except (ValueError, TypeError, SyntaxError):
-        problem = (ended.stderr.strip().splitlines() or [f"it is no Python (exit code {ended.returncode})"])[-1]
+        ended = subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=limit
+        )
+    except subprocess.TimeoutExpired:
+        raise OSError(errno.ETIMEDOUT, f"it does not answer within {limit:g} s", executable) from None
+    # The environment's own code can print lines too, when it starts and when it ends.
+    lines = ended.stdout.decode("ascii", "replace").splitlines()
+    found = [line.partition(" ")[2] for line in lines if line.startswith(f"{_DESCRIPTION} ")]
+    try:
+        prefix, version, cache_tag, path = ast.literal_eval(found[0])
+    except (IndexError, ValueError, TypeError, SyntaxError):
+        said = ended.stderr.decode(errors="replace").strip().splitlines()
+        problem = (said or [f"it is no Python (exit code {ended.returncode})"])[-1]
         raise OSError(errno.ENOEXEC, problem, executable) from None
     return Interpreter(executable, prefix, version, cache_tag, list(filter(None, path)))
 

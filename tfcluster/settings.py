@@ -7,6 +7,7 @@ tests/changed/sitecustomize.py). What users configure is in the spec and in opti
 
 # Start, connect to and stop an agent.
 AGENT_START_SECONDS = 60.0  # until it listens: it may have to load TensorFlow's library from a slow disk
+PYTHON_ANSWER_SECONDS = 20.0  # for an environment's Python to say what it is; its file system may not answer
 AGENT_CONNECT_SECONDS = 10.0  # an agent may be starting, about to exit, or have lost its socket
 AGENT_CONNECT_INTERVAL_SECONDS = 0.02  # between two attempts to connect
 AGENT_START_INTERVAL_SECONDS = 0.5  # between two agents that are started because none listens

@@ -73,6 +73,7 @@ def tensorflow_version(path: Sequence[str] | None = None) -> str | None:
     if PathFinder.find_spec("tensorflow", folders) is None:  # to read the lists of all files takes a while
         return None
     for each in metadata.distributions(path=folders):  # for example tensorflow-cpu, tf-nightly or a vendor's build
-        if any(file.parts[:2] == ("tensorflow", "__init__.py") for file in each.files or ()):
+        names = (each.read_text("top_level.txt") or "").split()
+        if "tensorflow" in names or any(file.parts[:2] == ("tensorflow", "__init__.py") for file in each.files or ()):
             return each.version
     return None

@@ -154,8 +154,9 @@ def test_the_members_of_a_launch_run_with_it_too(demo: Sandbox, environments: di
     assert sorted(result.stdout.splitlines()) == [f"worker:{index} | {folder} fresh" for index in range(2)]
     assert len(notes_of(result.stderr)) == 1
     other = environments["other"] / "bin" / "python"
-    refused = demo("launch", "--python", other, script, code=1).stderr
-    assert f"on localhost failed: --python {other} has TensorFlow 1.0.0, and the cluster has {VERSION}\n" in refused
+    refused = demo("launch", "--max-restarts", "1", "--python", other, script, code=2).stderr
+    assert f"error: --python {other} has TensorFlow 1.0.0, and the cluster has {VERSION}\n" in refused
+    assert "restarting" not in refused
     assert f"hint: Install it with `{other} -m pip install " in refused
 
 
@@ -171,6 +172,17 @@ def test_a_package_that_is_missing(demo: Sandbox, environments: dict[str, Path],
         "or choose another Python with `--python PATH`.\n"
     )
     assert failed.returncode == 1
+
+
+def test_a_relative_folder_of_pythonpath_is_in_the_folder_of_the_command(
+    demo: Sandbox, environments: dict[str, Path], script: Path
+) -> None:
+    (script.parent / "more").mkdir()
+    (script.parent / "more" / "found.py").touch()
+    script.write_text(f"{SHOW}import found\n")
+    for folder in (sys.prefix, environments["own"]):
+        result = demo("run", script, env={"PYTHONPATH": "more", "VIRTUAL_ENV": str(folder)}, cwd=script.parent)
+        assert result.stdout == f"{folder} fresh\n"
 
 
 def test_a_package_that_a_member_misses(sandbox: Sandbox) -> None:

@@ -284,9 +284,9 @@ class _TalkativeApi(RecordedApi):
                     "tasks": [add_secrets(hide_exit(task)) for task in view["status"]["tasks"]],
                     "runs": [add_secrets(run) for run in view["status"]["runs"]],
                 },
-                "problems": {"node7": "Permission denied: secret", "": "secret"},
+                "problems": {"node7": "Permission denied: secret"},
                 "runs": [self._add(run) for run in view["runs"]],
-                "events": [add_secrets(event) for event in view["events"]],
+                "events": [add_secrets({**event, "detail": "secret"}) for event in view["events"]],
             }
         )
 
@@ -316,8 +316,8 @@ def add_secrets(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def hide_exit(task: dict[str, Any]) -> dict[str, Any]:
-    """Return a task with the end of its log."""
-    return {**task, "last_exit": task["last_exit"] and add_secrets(task["last_exit"])}
+    """Return a task with the end of its log, and with what an agent knows of its exit."""
+    return {**task, "last_exit": task["last_exit"] and add_secrets({**task["last_exit"], "detail": "secret"})}
 
 
 def test_readers_get_no_field_that_is_not_for_them() -> None:
@@ -325,12 +325,12 @@ def test_readers_get_no_field_that_is_not_for_them() -> None:
     view = json.loads(reader.answer("GET", "/api/view", {}, {}).data)
     assert "secret" not in json.dumps(view)
     assert view.keys() == {"time", "measured", "status", "problems", "runs", "events"}
-    assert view["problems"] == {"node7": "it cannot be reached", "": "the cluster is down"}
+    assert view["problems"] == {"node7": "it cannot be reached"}
     assert view["status"].keys() == {"cluster", "state", "hosts", "tasks", "runs"}
     assert {name for host in view["status"]["hosts"] for name in host} == HOST
     assert {name for task in view["status"]["tasks"] for name in task} == TASK | {"gpu_memory_bytes", "last_exit"}
     exits = [task["last_exit"] for task in view["status"]["tasks"] if task["last_exit"]]
-    assert {name for each in exits for name in each} == {"reason", "time", "detail"}
+    assert {name for each in exits for name in each} == {"reason", "time"}
     assert {name for run in view["runs"] for name in run} == RECORD - {"result"}
     assert {name for event in view["events"] for name in event} == {"time", "task", "host", "event", "detail", "kind"}
     assert {run["state"] for run in view["runs"]} == {"running", "failed", "succeeded"}
@@ -344,6 +344,26 @@ def test_readers_get_no_field_that_is_not_for_them() -> None:
         assert answer["record"]["origin"] == {"commit": "abc", "is_clean": True}
         assert len(answer["series"]) > 0
         assert answer["has_graph"] is False
+
+
+class _DownApi(RecordedApi):
+    """Says why its cluster is down, and would start agents to look for a run."""
+
+    def view(self) -> dict[str, Any]:
+        return {**super().view(), "problems": {"": "down: secret"}}
+
+    def _run(self, run: str) -> dict[str, Any]:
+        raise AssertionError("asked for a run")
+
+
+@pytest.mark.parametrize(("api", "run"), [(_DownApi, "linear-0061"), (RecordedApi, "unknown-0000")])
+def test_a_reader_has_no_run_looked_for_that_the_page_does_not_show(api: type[RecordedApi], run: str) -> None:
+    reader = Reader(api())
+    with pytest.raises(RequestError, match=f"no run {run} is shown") as error:
+        reader.answer("GET", f"/api/runs/{run}", {}, {})
+    assert error.value.status == HTTPStatus.NOT_FOUND
+    problems = json.loads(reader.answer("GET", "/api/view", {}, {}).data)["problems"]
+    assert problems == ({"": "the cluster is down"} if api is _DownApi else problems)
 
 
 class _AwayApi(RecordedApi):

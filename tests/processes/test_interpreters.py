@@ -61,7 +61,7 @@ def test_a_python_that_the_user_names(plan: RunPlan, tmp_path: Path) -> None:
         choose(plan.with_parameters({**plan.options.parameters, "python": str(python)}), os.environ)
     assert error.value.exit_code is ExitCode.USAGE
     old = tmp_path / "old"
-    old.write_text("""#!/bin/sh\necho '["/opt/old", "3.10.13", "cpython-310", []]'\n""")
+    old.write_text("""#!/bin/sh\necho 'tfcluster-describes ["/opt/old", "3.10.13", "cpython-310", []]'\n""")
     old.chmod(0o755)
     with pytest.raises(ClusterError, match=r"has Python 3\.10\.13, and scripts of a cluster require 3\.11 or newer\n"):
         choose(plan.with_parameters({**plan.options.parameters, "python": str(old)}), os.environ)
@@ -89,7 +89,8 @@ def missing(name: str) -> ModuleNotFoundError:
 
 def test_only_a_package_that_is_missing_is_advised_on(plan: RunPlan, tmp_path: Path) -> None:
     others = [missing("json.nothing"), ModuleNotFoundError("of a script"), ImportError("x", name="y"), ValueError()]
-    assert [advise_on_import(plan, tmp_path, error) for error in others] == [""] * 4
+    others += [missing("sys.nothing"), ModuleNotFoundError("of a script", name=5)]  # type: ignore[arg-type]
+    assert [advise_on_import(plan, tmp_path, error) for error in others] == [""] * 6
     assert advise_on_import(plan, tmp_path, missing("pandaz.core")) == (
         f"{sys.executable} does not have pandaz. Install it with `{sys.executable} -m pip install PACKAGE`, or choose "
         "another Python with `--python PATH`."

@@ -2,7 +2,8 @@
 
 A program can print its environment: the variables of the spec, including secret ones, and those of the shell that has
 started it. So readers get no output of programs, and no messages that can quote it: no logs, and no errors or notes of
-runs. What is not listed here is not shown: neither a new request nor a new field of an answer.
+runs. Details of events can quote command lines and errors too. What is not listed here is not shown: neither a new
+request nor a new field of an answer.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ _TASK = (
     *("task", "job", "index", "host", "state", "uptime_s", "restarts"),
     *("cpu_percent", "rss_bytes", "gpu_memory_bytes"),
 )
-_EXIT = ("reason", "time", "detail")
+_EXIT = ("reason", "time")
 _RUN_STATUS = ("run", "seconds", "gpu_memory_bytes")
 _RECORD = (
     *("run", "program", "script", "inputs", "state", "started", "ended", "seconds", "waited", "timeout"),
     *("progress", "metrics", "result"),
 )
 _ORIGIN = ("commit", "is_clean")
-_EVENT = ("time", "task", "host", "event", "detail", "kind")
+_EVENT = ("time", "task", "host", "event", "kind")
 _RUN = ("run", "progress", "series", "is_complete")
 _MEMBER = ("task", "host", "state", "attempt", "exit_code")
 
@@ -62,6 +63,7 @@ class Reader:
         self.token = secrets.token_urlsafe()
         self._api = api
         self._latest: tuple[str, Body] | None = None  # the tag of the owner's latest view, and that view for readers
+        self._shown: frozenset[str] = frozenset()  # the runs in it, unless the cluster is down
 
     def check(self, method: str, path: str) -> Route:
         """Return the route of a request; raise RequestError unless a reader may ask for it."""
@@ -75,21 +77,32 @@ class Reader:
         route = self.check(method, path)
         try:
             if route is Route.VIEW:
-                return self._view(path, tag)
+                return self._view(tag)
+            if route is Route.RUN:
+                self._check_shown(path)
             answer = self._api.answer(method, path, {}, {})
             return _show_run(answer) if route is Route.RUN else answer
         except ClusterError:  # its message can quote what a command has printed
             raise RequestError(HTTPStatus.BAD_GATEWAY, "the cluster does not answer") from None
 
-    def _view(self, path: str, tag: str) -> Body | None:
+    def _check_shown(self, path: str) -> None:
+        """Raise RequestError unless a run is in the view: to look for another one could start agents."""
+        self._view("")
+        _, run = find_route("GET", path)
+        if run not in self._shown:
+            raise RequestError(HTTPStatus.NOT_FOUND, f"no run {run:.80} is shown")
+
+    def _view(self, tag: str) -> Body | None:
         latest = self._latest
         known = latest[0] if latest is not None and latest[1].tag == tag else ""
-        answer = self._api.answer("GET", path, {}, {}, known)
+        answer = self._api.answer("GET", "/api/view", {}, {}, known)
         if answer is None:
             return None
         body = Body.of(answer)
         if latest is None or latest[0] != body.tag:
-            latest = self._latest = body.tag, Body.of(_show_view(json.loads(body.data)))
+            view = json.loads(body.data)
+            self._shown = frozenset() if "" in view["problems"] else frozenset(run["run"] for run in view["runs"])
+            latest = self._latest = body.tag, Body.of(_show_view(view))
         return latest[1]
 
 
@@ -109,7 +122,7 @@ def _show_view(view: Mapping[str, Any]) -> dict[str, Any]:
         },
         "problems": {host: _AWAY if host else _DOWN for host in view["problems"]},
         "runs": [_show_record(run) for run in view["runs"]],
-        "events": [_pick(event, _EVENT) for event in view["events"]],
+        "events": [{**_pick(event, _EVENT), "detail": ""} for event in view["events"]],
     }
 
 

@@ -272,7 +272,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_headers(self, status: int, headers: dict[str, str]) -> None:
         self.send_response(status)
-        for name, value in {**headers, **_HEADERS}.items():
+        closes = {"Connection": "close"} if self.close_connection else {}
+        for name, value in {**headers, **closes, **_HEADERS}.items():
             self.send_header(name, value)
         self.end_headers()
 

@@ -76,7 +76,7 @@ def _import_programs() -> None:
     for name in BUNDLED:
         load(name)
     keep_modules()
-    gc.freeze()  # the collections in drivers leave these objects alone, whose memory stays shared
+    gc.freeze()  # no later collection examines these objects, whose memory stays shared with drivers
     gc.enable()
     collapse_memory()
 

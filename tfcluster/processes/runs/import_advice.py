@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 
 from tfcluster.processes.runs.interpreters import can_choose
@@ -20,8 +20,9 @@ def advise_on_import(plan: RunPlan, folder: Path, error: BaseException) -> str:
 
     `folder` is that of the script.
     """
-    package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-    if not package or PathFinder.find_spec(package) is not None:  # then only a module of the package is not there
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    package = name.partition(".")[0] if isinstance(name, str) else ""
+    if not package or _is_installed(package):  # then only a module of the package is not there
         return ""
     pip = f"{shlex.quote(sys.executable)} -m pip install"
     listed = next((folder / name for name in _LISTS if (folder / name).is_file()), None)
@@ -35,6 +36,15 @@ def advise_on_import(plan: RunPlan, folder: Path, error: BaseException) -> str:
     choice = ", or choose another Python with `--python PATH`" if can_choose(plan) else ""
     what = "PACKAGE" if listed is None else _describe_list(os.path.relpath(listed, plan.options.parameters["cwd"]))
     return f"{sys.executable} does not have {package}. Install it with `{pip} {what}`{choice}."
+
+
+def _is_installed(package: str) -> bool:
+    if package in sys.modules:
+        return True
+    try:
+        return find_spec(package) is not None
+    except Exception:  # of a finder that the environment has added
+        return False
 
 
 def _describe_list(path: str) -> str:

@@ -51,6 +51,13 @@ def choose(plan: RunPlan, environment: Mapping[str, str]) -> tuple[boot.Interpre
     return interpreter, _USED.format(python, slow, own) if is_first else ""
 
 
+def check_for_members(plan: RunPlan) -> None:
+    """Raise a ClusterError if the Python that the user has named cannot run the members of a launch."""
+    parameters = plan.options.parameters
+    if plan.caller is not None and (named := parameters.get("python")) is not None:
+        _check_named(named, plan.caller.environment, has_seed=parameters.get("seed") is not None)
+
+
 def can_choose(plan: RunPlan) -> bool:
     """Return whether the script can have another Python than the cluster's: it runs where its command is.
 
@@ -76,7 +83,8 @@ def _check_named(python: str, environment: Mapping[str, str], *, has_seed: bool)
     try:
         interpreter = boot.describe(python, environment)
     except OSError as error:
-        raise usage_error(f"--python {python}: {error.strerror}", "Name the file of a Python.") from None
+        hint = "Name a Python: `tfcluster run --python PATH …`."
+        raise usage_error(f"--python {python}: {error.strerror}", hint) from None
     if _is_own(interpreter):
         return None
     is_old = _is_old(interpreter)

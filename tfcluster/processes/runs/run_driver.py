@@ -31,6 +31,7 @@ from tfcluster.process_mark import NO_MARK, set_mark
 from tfcluster.processes.groups.coordinator import GroupCoordinator
 from tfcluster.processes.groups.host import GroupHost
 from tfcluster.processes.groups.link import connect
+from tfcluster.processes.runs import interpreters
 from tfcluster.processes.runs.code_tree import clear_tree, enter_tree
 from tfcluster.processes.runs.program_process import report_error
 from tfcluster.processes.runs.run_plan import ProgramEnd, RunPlan, acquire_run
@@ -65,6 +66,8 @@ def main(plan: RunPlan, code_cache: Path) -> NoReturn:
         cluster = None if plan.peers is None else addresses_of(Host(*each) for each in plan.peers.items())
         stdin = _receive_stdin(plan)
         plan = enter_tree(plan, code_cache)
+        if plan.group is not None:
+            interpreters.check_for_members(plan)
     except OSError as error:
         _fail(plan, ClusterError(str(error)))
     except ClusterError as error:

@@ -217,6 +217,9 @@ def start_program(plan: RunPlan, link: socket.socket) -> NoReturn:
 
 def _replace_interpreter(plan: RunPlan, environment: Mapping[str, str], link: socket.socket) -> None:
     """Replace this process by the interpreter that a script is to have, unless this is the one."""
+    cwd = plan.options.parameters["cwd"]
+    if os.path.isdir(cwd):  # a Python makes relative folders of $PYTHONPATH absolute when it starts
+        os.chdir(cwd)
     python, note = interpreters.choose(plan, environment)
     notes = [note] if note else []
     is_fresh = python is not None or needs_fresh_interpreter(environment, plan)
