@@ -29,7 +29,7 @@ export function change(values) {
 }
 
 // Whether the link is for readers, who cannot act and see no logs; the command refuses what the page does not offer.
-export const isReader = () => !model.view?.is_owner;
+export const isReader = () => model.view !== null && !model.view.is_owner;
 
 // The Unix time of what is shown.
 export function timeNow() {
