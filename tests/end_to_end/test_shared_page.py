@@ -155,6 +155,7 @@ def ask(page: Served, route: Route, run: str) -> tuple[int, str]:
 
 def test_each_request_is_for_readers_or_is_not(shared: Shared, training: str) -> None:
     assert {*READERS} == {*Route}, "a new request has to be listed"
+    wait_for(lambda: training in shared.reader.request("/api/view")[1])
     for route, (status, text) in READERS.items():
         answer = ask(shared.reader, route, training)
         assert (answer[0], text in answer[1]) == (status, True), (route, answer)
