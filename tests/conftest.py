@@ -468,13 +468,13 @@ def demo_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     """A sandbox with the example cluster up, from the first test of a worker that needs it to its last test."""
     with make_sandbox(tmp_path_factory.mktemp("demo")) as sandbox:
         sandbox("up", EXAMPLE)
-        sandbox("run", "pi", "--samples", "1")  # has events of its own as long as TensorFlow is being imported
         yield sandbox
 
 
 @pytest.fixture(scope="module")
 def demo(demo_cluster: Sandbox) -> Iterator[Sandbox]:
     """A sandbox with the example cluster up, which tests leave ready; the next module finds no files of this one."""
+    demo_cluster("run", "pi", "--samples", "1")  # has events of its own as long as TensorFlow is being imported
     yield demo_cluster
     demo_cluster.end_commands()
     for path in demo_cluster.folder.iterdir():

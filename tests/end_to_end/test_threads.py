@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,9 @@ print(json.dumps([names.count("tf_Compute\\n"), os.environ["TF_NUM_INTRAOP_THREA
 """
 
 
+NAMES_THREADS = not version("tensorflow").startswith("2.14.")  # its threads have the name of their process
+
+
 def pool_of(pid: int) -> int:
     """Return how many threads run operations of a server."""
     return [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/comm")].count("tf_Compute\n")
@@ -31,10 +35,11 @@ def pool_of(pid: int) -> int:
 def test_threads_limits_servers_and_members(sandbox: Sandbox) -> None:
     spec = sandbox.spec(SPEC)
     sandbox("up", spec)
-    assert {task: pool_of(pid) for task, pid in sandbox.tasks("pid").items()} == {"ps:0": 1, "worker:0": 3}
+    if NAMES_THREADS:
+        assert {task: pool_of(pid) for task, pid in sandbox.tasks("pid").items()} == {"ps:0": 1, "worker:0": 3}
     sandbox.spec(COUNT, "count.py")
     (line,) = [line for line in sandbox("launch", "count.py", timeout=300).stdout.splitlines() if " | [" in line]
-    assert json.loads(line.partition(" | ")[2]) == [3, "3", "2"]
+    assert json.loads(line.partition(" | ")[2]) == [3 if NAMES_THREADS else 0, "3", "2"]
     sandbox.spec(SPEC.replace("threads: 3", "threads: 4"))
     assert "threads 3 -> 4" in sandbox("up", "--dry-run").stdout
     sandbox("down")
