@@ -107,7 +107,7 @@ import os, sys
 from tfcluster import boot
 def late():
     environment = {"GREETING": "Hello"}
-    python = boot.describe(sys.argv[1], environment)
+    python = boot.describe(sys.argv[1], environment, 60)
     try:
         boot.exec_function("tfcluster.greeting", "leave", [], environment, python._replace(cache_tag="pypy"))
     except OSError as error:
@@ -130,7 +130,7 @@ import sys
 from tfcluster import boot
 boot.keep_code()
 boot._code = {name: (path, b"no code", stamp) for name, (path, _, stamp) in boot._code.items()}
-python = boot.describe(sys.argv[1], {})._replace(cache_tag="pypy")
+python = boot.describe(sys.argv[1], {}, 60)._replace(cache_tag="pypy")
 boot.exec_function("tfcluster.greeting", "leave", [], {}, python)
 """
 
@@ -145,7 +145,7 @@ def test_a_python_of_another_version_gets_the_sources(package: Path, tmp_path: P
 
 def test_what_a_python_says_of_itself(tmp_path: Path) -> None:
     folder = make_environment(tmp_path / "other")
-    python = boot.describe(str(folder / "bin" / "python"), {"PYTHONPATH": "/more"})
+    python = boot.describe(str(folder / "bin" / "python"), {"PYTHONPATH": "/more"}, 60)
     assert (python.prefix, python.version) == (str(folder), sys.version.split()[0])
     assert python.cache_tag == sys.implementation.cache_tag
     assert python.path[0] == "/more"
@@ -154,22 +154,21 @@ def test_what_a_python_says_of_itself(tmp_path: Path) -> None:
     script.chmod(0o755)
     for file, problem in {str(script): "no library", "/bin/echo": "it is no Python (exit code 0)"}.items():
         with pytest.raises(OSError, match=re.escape(problem)):
-            boot.describe(file, {})
+            boot.describe(file, {}, 60)
 
 
 def test_what_the_environment_prints_does_not_hide_what_a_python_says(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import atexit\nprint('hello', end='')\natexit.register(print, 'bye')\n")
     environment = {"PYTHONPATH": str(tmp_path), "PYTHONIOENCODING": "utf-16", "PYTHONUNBUFFERED": "1"}
-    assert boot.describe(sys.executable, environment).version == sys.version.split()[0]
+    assert boot.describe(sys.executable, environment, 60).version == sys.version.split()[0]
 
 
-def test_a_python_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tfcluster.settings.PYTHON_ANSWER_SECONDS", 0.1)
+def test_a_python_that_does_not_answer_is_named(tmp_path: Path) -> None:
     script = tmp_path / "hangs"
     script.write_text("#!/bin/sh\nexec sleep 600\n")
     script.chmod(0o755)
     with pytest.raises(OSError, match=r"it does not answer within 0\.1 s"):
-        boot.describe(str(script), {})
+        boot.describe(str(script), {}, 0.1)
 
 
 def starts_of_processes(path: Path) -> Iterator[str]:

@@ -135,24 +135,21 @@ def exec_function(
     os.execve(executable, command, os.environ if environment is None else environment)
 
 
-def describe(executable: str, environment: Mapping[str, str]) -> Interpreter:
+def describe(executable: str, environment: Mapping[str, str], timeout: float) -> Interpreter:
     """Start a Python that says what it is, with the environment that it is to have; this takes some 20 ms.
 
-    Raises OSError: it cannot be started, or is no Python.
+    Raises OSError: it cannot be started, is no Python, or does not answer within `timeout` seconds.
     """
     import ast  # as above
     import subprocess
 
-    from tfcluster import settings
-
     command = [executable, "-c", _DESCRIBE, _DESCRIPTION]
-    limit = settings.PYTHON_ANSWER_SECONDS
     try:
         ended = subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=limit
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=timeout
         )
     except subprocess.TimeoutExpired:
-        raise OSError(errno.ETIMEDOUT, f"it does not answer within {limit:g} s", executable) from None
+        raise OSError(errno.ETIMEDOUT, f"it does not answer within {timeout:g} s", executable) from None
     # The environment's own code can print lines too, when it starts and when it ends.
     lines = ended.stdout.decode("ascii", "replace").splitlines()
     found = [line.partition(" ")[2] for line in lines if line.startswith(f"{_DESCRIPTION} ")]

@@ -11,7 +11,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 
-from tfcluster import boot
+from tfcluster import boot, settings
 from tfcluster.errors import usage_error
 from tfcluster.processes.runs.run_plan import RunPlan
 from tfcluster.tf_install import OLDEST_PYTHON, tensorflow_version
@@ -39,7 +39,7 @@ def choose(plan: RunPlan, environment: Mapping[str, str]) -> tuple[boot.Interpre
     python = os.path.join(plan.options.parameters["cwd"], folder, "bin", "python")
     own = shlex.quote(sys.executable)
     try:
-        interpreter = boot.describe(python, environment)
+        interpreter = boot.describe(python, environment, settings.PYTHON_ANSWER_SECONDS)
         problem = _find_problem(interpreter)
     except OSError as error:
         problem = f"cannot be used ({python}: {error.strerror})"
@@ -81,7 +81,7 @@ def _check_named(python: str, environment: Mapping[str, str], *, has_seed: bool)
     if python == sys.executable:
         return None
     try:
-        interpreter = boot.describe(python, environment)
+        interpreter = boot.describe(python, environment, settings.PYTHON_ANSWER_SECONDS)
     except OSError as error:
         hint = "Name a Python: `tfcluster run --python PATH …`."
         raise usage_error(f"--python {python}: {error.strerror}", hint) from None
