@@ -72,7 +72,7 @@ class Nvml:
 
 
 async def test_gpus_are_read_by_a_process_that_ends_when_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: Nvml() if "nvidia" in str(name) else LIBC(name))
+    monkeypatch.setattr(ctypes, "CDLL", lambda name, **more: Nvml() if "nvidia" in str(name) else LIBC(name, **more))
     monkeypatch.setattr(usage, "_NVIDIA_DEVICE", Path("/dev/null"))
     monkeypatch.setattr(gpus, "_DEVICES", "/dev/full")
 
