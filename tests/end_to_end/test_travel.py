@@ -129,6 +129,21 @@ def test_the_folder_of_a_script_is_sent_and_only_what_differs_is_sent_again(wide
     assert json.loads(run(wide, project, "train.py").stdout)["files"]["'train.py'"], "a cache may be deleted"
 
 
+def test_a_package_that_a_host_lacks_and_a_python_of_this_machine(wide: Over, project: Path) -> None:
+    (project / "train.py").write_text("import pandaz\n")
+    (project / "requirements.txt").write_text("pandaz\n")
+    command = (*wide.command, "run", "train.py")  # its traceback is the script's own
+    error = wide.execute(*command, cwd=project, env={"TFCLUSTER_CLUSTER": "wide"}).stderr
+    assert "error: train.py failed: ModuleNotFoundError: No module named 'pandaz'\nhint: " in error
+    assert "on host alpha does not have pandaz. To install packages there, such as those in requirements.txt" in error
+    assert ' -m pip install PACKAGE"]` to the host in the spec, and type `tfcluster up' in error
+    refused = run(wide, project, "--python", sys.executable, "train.py", code=2).stderr
+    assert refused == (
+        f"error: --python {sys.executable} is a Python of your machine, and the script runs on alpha\n"
+        "hint: `python:` of the host in the spec names the Python there.\n"
+    )
+
+
 @pytest.mark.needs("git")
 def test_git_and_tfclusterignore_say_what_is_code_and_the_script_starts_in_the_matching_folder(
     wide: Over, project: Path
@@ -232,18 +247,3 @@ def test_what_a_run_has_written_is_fetched_also_when_the_cluster_is_down(wide: O
     assert again == {"run": name, "folder": str(copy), "files": 2, "bytes": 1024004, "unchanged": 2}
     assert (copy / "run.sh").read_text() == "true"
     assert "no run 'nothing'" in wide("fetch", "nothing", "-c", "wide", code=2).stderr
-
-
-def test_a_package_that_a_host_lacks_and_a_python_of_this_machine(wide: Over, project: Path) -> None:
-    (project / "train.py").write_text("import pandaz\n")
-    (project / "requirements.txt").write_text("pandaz\n")
-    command = (*wide.command, "run", "train.py")  # its traceback is the script's own
-    error = wide.execute(*command, cwd=project, env={"TFCLUSTER_CLUSTER": "wide"}).stderr
-    assert "error: train.py failed: ModuleNotFoundError: No module named 'pandaz'\nhint: " in error
-    assert "on host alpha does not have pandaz. To install packages there, such as those in requirements.txt" in error
-    assert ' -m pip install PACKAGE"]` to the host in the spec, and type `tfcluster up' in error
-    refused = run(wide, project, "--python", sys.executable, "train.py", code=2).stderr
-    assert refused == (
-        f"error: --python {sys.executable} is a Python of your machine, and the script runs on alpha\n"
-        "hint: `python:` of the host in the spec names the Python there.\n"
-    )
