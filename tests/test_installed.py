@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tfcluster.tf_install import PACKAGES_OF_TENSORFLOW
+from tfcluster.tf_install import PACKAGES_OF_TENSORFLOW, tensorflow_version
 
 _ASK = "from tfcluster.tf_install import *; print(tensorflow_version()); print(find_tensorflow_library())"
 
@@ -47,6 +47,20 @@ def test_none_and_one_that_is_too_old(tmp_path: Path) -> None:
     (tmp_path / "tensorflow").mkdir()
     (tmp_path / "tensorflow" / "__init__.py").touch()
     assert "libtensorflow_cc.so.2 is missing: tfcluster requires TensorFlow 2.14 or newer" in ask(tmp_path).stderr
+
+
+def test_the_version_of_another_distribution_is_found_by_either_list_of_its_files(tmp_path: Path) -> None:
+    assert tensorflow_version([str(tmp_path)]) is None
+    (tmp_path / "tensorflow").mkdir()
+    (tmp_path / "tensorflow" / "__init__.py").touch()
+    assert tensorflow_version([str(tmp_path)]) is None, "there is no description"
+    described = tmp_path / "vendor_tf-3.1.dist-info"
+    described.mkdir()
+    (described / "METADATA").write_text("Metadata-Version: 2.1\nName: vendor-tf\nVersion: 3.1\n")
+    for name, text in (("top_level.txt", "tensorflow\n"), ("RECORD", "tensorflow/__init__.py,,\n")):
+        (described / name).write_text(text)
+        assert tensorflow_version([str(tmp_path)]) == "3.1"
+        (described / name).unlink()
 
 
 def test_the_documents_name_what_a_host_must_have_and_it_is_a_dependency() -> None:

@@ -44,7 +44,7 @@ READERS: dict[Route, tuple[int, str]] = {
     Route.CANCEL: (403, READ_ONLY),
     Route.RESTART: (403, READ_ONLY),
 }
-# Reports until the file is gone that it is given.
+# Reports until the file that it is given is gone.
 TRAINING = """
 import os, sys, time, tfcluster
 step = 0

@@ -40,7 +40,7 @@ class _PythonFile(click.Path):
     """A parameter type for the file of a Python."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the absolute path, or fail if it is none of a file that can be executed."""
+        """Return the absolute path, or fail if no file that can be executed is there."""
         import shutil  # slow to import, and needed by few commands
 
         path = os.path.join(current_folder(), value)

@@ -94,7 +94,7 @@ def cluster_of_spec(spec: Path) -> Cluster:
     name, has_name = read_name(spec)
     running = running_clusters()
     if name is None or name not in running:
-        cluster = _unregistered_cluster(spec)
+        cluster = _unregistered_cluster(*_load_place(spec))
         warn_of_renamed(cluster.name, spec_source(spec, None))
         return cluster
     if not has_name and (other_spec := _foreign_spec(name, spec_source(spec, None))) is not None:
@@ -115,11 +115,11 @@ def find_cluster(name: str) -> Cluster:
     if (registered := read_registry(name)) is not None:
         return registered
     if not journal_path(name).exists() and DEFAULT_SPEC.exists():
-        named = None
+        own = None
         with contextlib.suppress(ClusterError):  # ignore an invalid ./cluster.yaml, as the user named the cluster
-            named = _load_place(DEFAULT_SPEC)[0].cluster
-        if named == name:
-            return _unregistered_cluster(DEFAULT_SPEC)
+            own = _load_place(DEFAULT_SPEC)
+        if own is not None and own[0].cluster == name:
+            return _unregistered_cluster(*own)
     return Cluster(name)
 
 
@@ -141,13 +141,14 @@ def _load_place(spec: Path) -> tuple[ClusterTopology, HostRequest | None, bool]:
     return *loaded, any(map(says_place, environment.replaced))
 
 
-def _unregistered_cluster(spec: Path) -> Cluster:
-    """Return the cluster of a spec, which is not up as far as this machine knows.
+def _unregistered_cluster(
+    topology: ClusterTopology, request: HostRequest | None, depends_on_variables: bool
+) -> Cluster:
+    """Return the cluster of a spec, of which `_load_place` says this, and which is not up as far as this machine knows.
 
     The file may be of a stranger, whose folder the user only looks at. So its `connect:` is not run, as that is a
     command on this machine, and no host is contacted whose name may tell what a variable holds.
     """
-    topology, request, depends_on_variables = _load_place(spec)
     if request is not None:
         provider = load_provider(request.key)(topology.cluster, None)
         if (placed := provider.locate(topology, request)) is None:

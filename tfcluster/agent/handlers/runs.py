@@ -414,7 +414,7 @@ def _late_devices(
     return [device.name for device in wanted if device.task in missing and device.type in types]
 
 
-# The events that no output is yielded before, as far as both are known: `run` is written before a driver can print.
+# The events that no output is yielded before, as far as both are known: most are written before a driver can print.
 _FIRST = ("run", "importing", "imported", "task_down")
 
 
