@@ -68,7 +68,7 @@ lint: .venv/installed
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-BENCHMARKS = cluster_start status first_run run_nothing run_pi launch pi mean linear restart journal idle held_agent dashboard hosts many_hosts many_tasks private forwarding
+BENCHMARKS = cluster_start status first_run run_nothing run_pi launch sweep pi mean linear restart journal idle held_agent dashboard hosts many_hosts many_tasks private forwarding
 
 # All are run; it fails when one did not reach its target.
 bench: .venv/installed

@@ -29,7 +29,7 @@ STYLE = ".content { width: 56em } table.docutils { font-size: 0.85em } table.doc
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".json": "json"}
 #: The pages in the order of the navigation, by heading.
 NAVIGATION = {
-    "Use": ["tour", "clusters", "scripts", "launch", "programs", "python", "automation"],
+    "Use": ["tour", "clusters", "scripts", "launch", "sweep", "programs", "python", "automation"],
     "Machines": ["hosts", "slurm", "kubernetes", "network"],
     "Watch": ["monitoring", "dashboard", "supervision"],
     "Reference": ["commands", "spec", "events", "limits", "upgrade"],

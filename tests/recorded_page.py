@@ -105,6 +105,7 @@ class RecordedApi:
             "record": record | {"result": _RESULTS.get(record["state"]), "origin": None},
             "notes": ["2 GPUs were asked for, and the cluster has 1."] if record["program"] == "pi" else [],
             "members": members if record["program"] == "linear" else [],
+            "trials": [],
             "progress": record["progress"],
             "series": [series for reporter in reporters for series in self._series(run, reporter)],
             "has_graph": False,

@@ -270,6 +270,10 @@ GROUP_RESTART_SECONDS = 1.0  # before the first restart of a group that has fail
 GROUP_RESTART_MAX_SECONDS = 30.0
 GROUP_FAILURE_LINES = 10  # of the output of a member that has failed, which the error shows
 GROUP_LINES_IN_VIEW = 24  # of all output, which a terminal shows still; the error need not repeat them
+# Sweeps.
+SWEEP_TRIALS_MAX = 1_000  # of a sweep; its record has them all
+SWEEP_VALUES_MAX = 10_000  # of a parameter: more trials than a sweep has can be drawn from
+SWEEP_LOSSES_MAX = 3  # hosts that a trial may have lost, which might be its own doing; then it has failed
 # Connections between hosts, forwarders, and their certificates.
 LINK_CONNECT_SECONDS = 10.0  # for a host to accept a connection, and for each part of the proof what it is
 LINK_SECONDS = 15  # without an answer, after which a host counts as lost; the kernel takes whole seconds

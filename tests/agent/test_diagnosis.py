@@ -163,7 +163,10 @@ def explain_members(
     async def read(pid: int, folder: Path) -> ProcessStacks:
         return ProcessStacks(pid, "python", (), "not now")
 
-    states = {short: MemberState(pid, exit_codes.get(short), observation) for short, (pid, observation) in seen.items()}
+    states = {
+        short: MemberState(pid, "alpha", exit_codes.get(short), observation)
+        for short, (pid, observation) in seen.items()
+    }
     write_states(folder, states)
     group = Group(tuple(members.values()), {}, "", "a")
     run: Any = SimpleNamespace(id="launch-1", folder=folder)

@@ -33,14 +33,14 @@ RECORD = RunRecord("pi-0000", OPTIONS, DEVICES, [], 5.0, False, RunState.RUNNING
 
 def test_the_status_of_an_active_launch_has_its_members_as_they_are_now(tmp_path: Path) -> None:
     record = replace(RECORD, options=replace(OPTIONS, jobs=("worker",)))
-    run, hosts = Run.adopt(record, tmp_path), {"worker:0": "alpha"}
-    assert run.status(hosts).members == ()
+    run = Run.adopt(record, tmp_path)
+    assert run.status().members == ()
     for exit_code in (None, 3, -9):
-        write_states(tmp_path, {"worker:0": MemberState(5, exit_code)})
+        write_states(tmp_path, {"worker:0": MemberState(5, "alpha", exit_code)})
         for _ in range(2):
-            assert run.status(hosts).members == (MemberStatus("worker:0", "alpha", 5, exit_code),)
+            assert run.status().members == (MemberStatus("worker:0", "alpha", 5, exit_code),)
     run.record = replace(record, state=RunState.FAILED)
-    assert run.status(hosts).members == ()
+    assert run.status().members == ()
 
 
 def keep(records: RunStore, *runs: RunRecord) -> None:

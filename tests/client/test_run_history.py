@@ -103,3 +103,22 @@ def test_a_long_line_comes_in_pieces(monkeypatch: pytest.MonkeyPatch, size: int)
     for found in (lines_of(("stdout", line)), lines_of(*(("stdout", bytes([each])) for each in line))):
         assert "".join(text for _, text in found) == "x" * size + "end"
         assert max(len(text) for _, text in found) <= 8
+
+
+def test_the_trials_of_a_sweep_have_their_metrics_and_come_in_the_order_of_the_result() -> None:
+    history = RunHistory("train-1")
+    rows = [
+        {"trial": number, "parameters": {"lr": lr}, "state": "running", "metrics": {}, "host": "alpha", "seconds": 0.0}
+        for number, lr in enumerate([0.1, 0.2])
+    ]
+    for row in rows:
+        history.update({"event": "trial", **row, "attempt": 0})
+    for step in (1, 2):
+        history.update({"event": "metric", "task": "trial:1", "name": "loss", "value": 3.0 / step, "step": step})
+    value = history.to_json()
+    assert value["trials"] == [rows[0], {**rows[1], "metrics": {"loss": 1.5}}]
+    assert [(each["reporter"], each["name"]) for each in value["series"]] == [("trial:1", "loss")]
+    history.update({"event": "trial", **rows[1], "attempt": 0, "metrics": {"loss": 1.5}, "state": "succeeded"})
+    assert [each["state"] for each in history.to_json()["trials"]] == ["running", "succeeded"]
+    history.update({"event": "result", "result": {"trials": [rows[1], rows[0]]}})
+    assert history.to_json()["trials"] == [rows[1], rows[0]]

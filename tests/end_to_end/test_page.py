@@ -682,6 +682,32 @@ def test_the_last_metrics_of_old_runs_are_those_of_their_curves(browser: Browser
         assert recent == "0.058"
 
 
+class _SweepApi(RecordedApi):
+    """A run whose members are the trials of a sweep."""
+
+    def _run(self, run: str) -> dict[str, Any]:
+        trials: list[dict[str, Any]] = [
+            {"trial": 1, "parameters": {"lr": 0.1, "by": "adam"}, "state": "succeeded", "metrics": {"loss": 0.25}},
+            {"trial": 0, "parameters": {"lr": 0.2, "by": "sgd"}, "state": "failed", "metrics": {"loss": None}},
+            {"trial": 2, "parameters": {"lr": 0.3, "by": "sgd"}, "state": "pending", "metrics": {}},
+        ]
+        for trial, host, seconds in zip(trials, ("alpha", "beta", None), (3.0, 75.0, None), strict=True):
+            trial |= {"host": host, "seconds": seconds}
+        return {**super()._run(run), "trials": trials}
+
+
+def test_the_trials_of_a_sweep_are_a_table_in_the_order_of_the_result(browser: Browser) -> None:
+    with serve_recorded(_SweepApi()) as url:
+        show(browser, url, "run/linear-0061")
+        wait_for(lambda: rows(browser, "trials") == 3)
+        assert cells(browser, "trials", "trial") == ["1", "0", "2"]
+        assert cells(browser, "trials", "lr") == ["0.1", "0.2", "0.3"]
+        assert cells(browser, "trials", "by") == ["adam", "sgd", "sgd"]
+        assert cells(browser, "trials", "loss") == ["0.25", "\u2013", ""]  # the second is not finite
+        assert cells(browser, "trials", "state") == ["succeeded", "failed", "pending"]
+        assert cells(browser, "trials", "took") == ["3.0 s", "1 min 15 s", ""]
+
+
 def facts(browser: Browser) -> dict[str, str]:
     script = (
         "return [...document.querySelectorAll('.head dt')].map((name) => [name.innerText, name.nextSibling.innerText])"

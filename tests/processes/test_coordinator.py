@@ -14,8 +14,9 @@ from tests.conftest import ROOT, running, wait_for
 from tfcluster import settings
 from tfcluster.core.groups import Member
 from tfcluster.errors import ExitCode
-from tfcluster.processes.groups import coordinator
-from tfcluster.processes.groups.coordinator import LineBuffer, describe_failure
+from tfcluster.processes.groups import driver
+from tfcluster.processes.groups.coordinator import describe_failure
+from tfcluster.processes.groups.driver import LineBuffer
 from tfcluster.processes.groups.link import Exited, GroupLink, Ports, Reserve, Start, Started, Stop, connect
 from tfcluster.processes.runs.run_plan import EVENTS
 from tfcluster.transport.channel import readable_fds
@@ -93,7 +94,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A clock that stands still unless a test moves it."""
     clock = SimpleNamespace(now=0.0)
     clock.monotonic = lambda: clock.now
-    monkeypatch.setattr(coordinator, "time", clock)
+    monkeypatch.setattr(driver, "time", clock)
     return clock
 
 

@@ -236,7 +236,7 @@ class AgentContext:
             spec=topology.spec,
             hosts=(HostStatus(self.host, HostState.UP, os.getpid(), version),),
             tasks=tasks,
-            runs=self.runs.statuses({task.short: task.host for task in topology.tasks}),
+            runs=self.runs.statuses(),
             network=topology.network,
             job=self.host_end.status(),
             started=self.supervisor.up_since,

@@ -133,7 +133,7 @@ def command(
     shared = SharedOptions(seed, (), None, False, timeout, False, None, detach, cluster, output, name, notify)
     request = make_request(SCRIPT, script_submission(seed, **script), shared)
     jobs = tuple(job.strip() for job in each.split(",")) if each else ()
-    group = make_group(request, jobs, max_restarts)
+    group = make_group(request, jobs, max_restarts=max_restarts)
     with _cluster(spec, workers, network, cluster, jobs, detach, output) as target:
         if spec is not None or workers is not None:
             remember_cluster(target.name)

@@ -36,6 +36,7 @@ _GROUPS = {
     },
     "Runs": {
         "launch": "Start your script once for each task.",
+        "sweep": "Train with many parameters, over all hosts.",
         "runs": "List the cluster's runs.",
         "attach": "Follow a run from its beginning to its result.",
         "wait": "Wait for the end of runs, or for ready tasks.",

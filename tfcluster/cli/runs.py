@@ -117,9 +117,10 @@ def _show_events(
 @click.command("runs", epilog="Example: tfcluster runs -n 5")
 @click.argument("run", required=False, shell_complete=complete_runs)
 @click.option("-n", "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N runs.")
+@click.option("--csv", is_flag=True, help="Print the trials of RUN, a sweep, as CSV.")
 @cluster_option
 @output_option
-def command(run: str | None, tail: int | None, cluster: str | None, output: str) -> None:
+def command(run: str | None, tail: int | None, csv: bool, cluster: str | None, output: str) -> None:
     """List the cluster's runs, the oldest first, with their inputs, states and results.
 
     While a script runs, its result is the latest metrics that it has reported with `tfcluster.metric`. With a RUN, show
@@ -130,10 +131,16 @@ def command(run: str | None, tail: int | None, cluster: str | None, output: str)
     """
     from tfcluster.client.runs.runs import find_record, list_runs
 
+    if csv and run is None:
+        raise click.UsageError("--csv is for the RUN of a sweep: name it.")
     if run is not None:
         target = resolve_target(cluster)
         record = find_record(target, run)
-        if output == "json":
+        if csv:
+            from tfcluster.ui.trials import to_csv
+
+            echo(to_csv(_trials_of(record)).removesuffix("\n"))
+        elif output == "json":
             echo_json(record)
         else:
             from tfcluster.ui.listings import show_run
@@ -149,6 +156,16 @@ def command(run: str | None, tail: int | None, cluster: str | None, output: str)
         show_runs(runs)
     if problem is not None:
         raise problem
+
+
+def _trials_of(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the trials in the result of a sweep; raise a ClusterError if the run has none."""
+    trials: list[dict[str, Any]] | None = (record["result"] or {}).get("trials")
+    if trials is None:
+        is_sweep = record["origin"] is not None and record["origin"].get("sweep") is not None
+        problem = f"is {record['state']} and has no result" if is_sweep else "is no sweep"
+        raise usage_error(f"{record['run']} {problem}")
+    return trials
 
 
 @click.command("attach", epilog="Example: tfcluster attach pi-3f9a")
@@ -237,10 +254,13 @@ def _show_end(event: dict[str, object], output: str) -> int:
 @click.argument("run", shell_complete=complete_runs)
 @name_option
 @detach_option
+@click.option("--failed", is_flag=True, help="Of a sweep, run only the trials that have not succeeded.")
 @click.option("--yes", is_flag=True, help="Do not ask before a large amount of code is sent to another host.")
 @cluster_option
 @output_option
-def rerun_command(run: str, name: str | None, detach: bool, yes: bool, cluster: str | None, output: str) -> int:
+def rerun_command(
+    run: str, name: str | None, detach: bool, failed: bool, yes: bool, cluster: str | None, output: str
+) -> int:
     """Run the program or script of a RUN again, with the same parameters, seed and arguments, in the same folder.
 
     RUN is an id or a unique prefix of one. The script runs as it is now: a message says if it, or the git commit of its
@@ -250,21 +270,16 @@ def rerun_command(run: str, name: str | None, detach: bool, yes: bool, cluster: 
     from tfcluster.client.runs.launch import launch, make_group
     from tfcluster.client.runs.runs import find_record
     from tfcluster.client.runs.submission import RunSubmission, describe_changes, with_origin
-    from tfcluster.core.programs import BUNDLED, SCRIPT
-    from tfcluster.core.runs import RunOptions, check_name, nest_options
-    from tfcluster.core.states import RunState
-    from tfcluster.protocol.serialization import decode
+    from tfcluster.core.runs import check_name
 
     target = resolve_target(cluster).upgrading()
     record = find_record(target, run)
-    if record["state"] == RunState.UNREADABLE:
-        raise ClusterError.from_json(record["error"])
-    if record["program"] not in (*BUNDLED, SCRIPT) or record["origin"] is None:
-        raise ClusterError(f"{record['run']} cannot be run again: there is no program {record['program']!r}")
-    then = decode(RunOptions, nest_options(record)["options"], lenient=True)
+    then = _options_of(record)
     if not then.is_script:  # an earlier version may have had other parameters
         known = {param.name for param in own_command(then.program).params}
         then = replace(then, parameters={each: then.parameters[each] for each in then.parameters if each in known})
+    if failed:
+        then = _with_failed_trials(record, then)
     if name is not None:
         check_name(name)
     name = name or record["run"].rpartition("-")[0]  # that of the run, or else of its program
@@ -285,8 +300,33 @@ def rerun_command(run: str, name: str | None, detach: bool, yes: bool, cluster: 
         if now.jobs is None:
             events = submission.events(target)
         else:
-            events = launch(make_group(submission, now.jobs, now.max_restarts), target)
+            group = make_group(submission, now.jobs, max_restarts=now.max_restarts, sweep=now.sweep)
+            events = launch(group, target)
         return show(events, target, output, raw=raw, detached=detach)
+
+
+def _options_of(record: dict[str, Any]) -> RunOptions:
+    """Return the options of a recorded run; raise a ClusterError if it cannot be run again."""
+    from tfcluster.core.programs import BUNDLED, SCRIPT
+    from tfcluster.core.runs import RunOptions, nest_options
+    from tfcluster.core.states import RunState
+    from tfcluster.protocol.serialization import decode
+
+    if record["state"] == RunState.UNREADABLE:
+        raise ClusterError.from_json(record["error"])
+    if record["program"] not in (*BUNDLED, SCRIPT) or record["origin"] is None:
+        raise ClusterError(f"{record['run']} cannot be run again: there is no program {record['program']!r}")
+    return decode(RunOptions, nest_options(record)["options"], lenient=True)
+
+
+def _with_failed_trials(record: dict[str, Any], options: RunOptions) -> RunOptions:
+    """Return the options of a sweep with only the trials that have not succeeded, in their order."""
+    done = {trial["trial"] for trial in _trials_of(record) if trial["state"] == "succeeded"}
+    assert options.sweep is not None, "it has trials"
+    rest = tuple(values for number, values in enumerate(options.sweep.trials) if number not in done)
+    if not rest:
+        raise usage_error(f"all trials of {record['run']} have succeeded", "Without --failed, all run again.")
+    return replace(options, sweep=replace(options.sweep, trials=rest))
 
 
 def _open_input(stack: contextlib.ExitStack, run: str, options: RunOptions) -> BinaryIO | None:

@@ -11,7 +11,7 @@ from tfcluster import settings
 from tfcluster.core.stacks import Wait
 from tfcluster.core.tf_config import CHIEF_JOB, EVALUATOR_JOB
 from tfcluster.core.topology import LEADING_JOBS, PS_JOB, ClusterTopology, Task, join_address
-from tfcluster.errors import ClusterError, ExitCode, usage_error
+from tfcluster.errors import ExitCode, usage_error
 from tfcluster.paths import LOCAL_HOST
 from tfcluster.records import record_class
 
@@ -104,14 +104,18 @@ class Group:
         return jobs
 
 
-def select_members(topology: ClusterTopology, jobs: Sequence[str]) -> tuple[Member, ...]:
-    """Return a member for each task of some jobs (default: `worker`, and `chief` if any), or raise a ClusterError."""
+def select_members(topology: ClusterTopology, jobs: Sequence[str], option: str = "--each") -> tuple[Member, ...]:
+    """Return a member for each task of some jobs (default: `worker`, and `chief` if any), or raise a ClusterError.
+
+    `option` is that with which the user chooses the jobs.
+    """
     existing = list(dict.fromkeys(task.job for task in topology.tasks))
+    hint = f"Choose with {option} from: {', '.join(existing)}."
     if missing := [job for job in jobs if job not in existing]:
-        raise _no_job(f"the cluster has no job {missing[0]!r}", existing)
+        raise usage_error(f"the cluster has no job {missing[0]!r}", hint)
     chosen = jobs or [job for job in existing if job in (CHIEF_JOB, "worker")]
     if not chosen:
-        raise _no_job("the cluster has no job `worker`", existing)
+        raise usage_error("the cluster has no job `worker`", hint)
     order = sorted(dict.fromkeys(chosen), key=lambda job: (job not in LEADING_JOBS, job != "worker"))
     tasks = [task for job in order for task in topology.tasks if task.job == job]
     return tuple(
@@ -126,8 +130,9 @@ def _variables_of(task: Task) -> dict[str, str]:
     return {**task.variables, **({"CUDA_VISIBLE_DEVICES": ",".join(task.gpu_ids)} if is_divided else {})}
 
 
-def _no_job(message: str, existing: Sequence[str]) -> ClusterError:
-    return usage_error(message, f"Choose with --each from: {', '.join(existing)}.")
+def is_placeholder(text: str) -> bool:
+    """Return whether a text is replaced in the arguments of a group's script."""
+    return _PLACEHOLDER.fullmatch(text) is not None
 
 
 def check_arguments(arguments: Sequence[str], jobs: Collection[str]) -> None:

@@ -173,6 +173,21 @@ class RestartEvent:
 
 
 @record_class(frozen=True)
+class TrialEvent:
+    """A trial of a sweep has started or ended."""
+
+    event: ClassVar = "trial"
+    trial: int  # its number, from 0
+    parameters: dict[str, Any]  # by name
+    state: str  # `running`, `succeeded`, `failed`, `cancelled`; `pending` if its host is lost: it starts again
+    metrics: dict[str, Any]  # its latest ones, by name
+    host: str  # the host on which it runs
+    seconds: float  # since it started
+    attempt: int  # how often it was started before
+    problem: str | None = None  # why it failed, or starts again
+
+
+@record_class(frozen=True)
 class ErrorEvent:
     """The program has failed, as its driver says; the result follows."""
 
@@ -195,7 +210,8 @@ class ResultEvent:
 
     The result of a script has its `exit_code`, its `signal` if one has ended it, its latest `metrics` if it has
     reported any (by task for a group, whose result has `restarts` too, and by series), and the `value` that it gave to
-    `tfcluster.result`. The result of a bundled program is this value.
+    `tfcluster.result`. The result of a bundled program is this value. The result of a sweep has `trials`, the best
+    first, each with `trial`, `parameters`, `state`, `metrics`, `host` and `seconds`, as in `trial`.
     """
 
     event: ClassVar = "result"
@@ -225,6 +241,7 @@ RunEvent = (
     | CoordinatorEvent
     | MemberEvent
     | RestartEvent
+    | TrialEvent
     | ErrorEvent
     | StoppedEvent
     | ResultEvent

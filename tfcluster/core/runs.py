@@ -20,6 +20,16 @@ _NAME_CHARACTERS = 23
 
 
 @record_class(frozen=True)
+class Sweep:
+    """The trials of a sweep, and how they are run."""
+
+    trials: tuple[dict[str, str], ...]  # the parameters of each, as texts
+    at_a_time: int = 1  # how many run at the same time on each task
+    max_failures: int | None = None  # how many may fail before no other trial starts; None for no limit
+    best: str | None = None  # the metric by which they are sorted, as `core.trials.Best` parses it; None for none
+
+
+@record_class(frozen=True)
 class RunOptions:
     """The options of a run, and what it is started from, so that it can be started again.
 
@@ -40,6 +50,7 @@ class RunOptions:
     upload_name: str = "upload"  # the name of that file in the run's folder
     jobs: tuple[str, ...] | None = None  # those of a group; empty for `worker` and `chief`; None for a single process
     max_restarts: int = 0  # how often the whole group may be started again after a failure
+    sweep: Sweep | None = None  # of a group whose members are trials; `jobs` are then those on whose tasks they run
     version: str | None = None  # that of tfcluster; None if it is not known what the run was started from
     commit: str | None = None  # the git commit of the script's work tree; None if it is in none
     is_clean: bool | None = None  # whether the files that git tracks there were as in the commit
@@ -61,6 +72,11 @@ class RunOptions:
         if self.program not in ON_DEVICES:
             return list(every)
         return list(dict.fromkeys(Device(device, "").task for device in devices))
+
+    @property
+    def arguments(self) -> list[str]:
+        """The arguments of the user's script, as they were typed."""
+        return list(self.parameters["args"])
 
     @property
     def script(self) -> str | None:
@@ -88,7 +104,7 @@ class RunOptions:
 
 _ORIGIN = (
     *("version", "commit", "is_clean", "digest", "devices", "gpus", "strict"),
-    *("upload", "upload_name", "start_timeout", "jobs", "max_restarts"),
+    *("upload", "upload_name", "start_timeout", "jobs", "max_restarts", "sweep"),
 )
 _BESIDE = ("program", "parameters", "timeout", "start_timeout", "log_placement", "notify")
 
@@ -131,7 +147,7 @@ def name_script(script: str, is_module: bool) -> str:
     """
     parts = [part for part in script.split(".") if part != "__main__"] if is_module else [script.removesuffix(".py")]
     name = _to_id(parts[-1] if parts else "")
-    if name in (*BUNDLED, SCRIPT, "launch"):
+    if name in (*BUNDLED, SCRIPT, "launch", "sweep"):
         name = _to_id(f"{name}-module" if is_module else f"{name}-py")
     return name or "script"
 

@@ -24,6 +24,7 @@ from tfcluster.paths import LOCAL_HOST
 from tfcluster.protocol.api.processes import RunStacksReply, TaskThreadsReply
 from tfcluster.ui.console import GAP, TASK_CELLS, Text, console, error_console, fit_columns, make_table
 from tfcluster.ui.format import format_bytes, format_duration, style_of
+from tfcluster.ui.trials import make_trials_table, summarize_trials
 
 _NUMBERS = ("PID", "UPTIME", "RESTARTS", "CPU", "MEMORY")
 # The columns to leave out, in this order, if the terminal is too narrow for all; `-o json` has all of them.
@@ -221,6 +222,9 @@ def show_run(run: Mapping[str, Any], cluster: str) -> None:
     for name, text in lines.items():
         if text:
             console().print(f"{name:<{width}}  {text}", soft_wrap=True)
+    if trials := (run["result"] or {}).get("trials"):
+        console().print()
+        console().print(make_trials_table(trials), soft_wrap=True)
 
 
 def format_times(run: Mapping[str, Any]) -> str:
@@ -269,6 +273,8 @@ def format_outcome(run: Mapping[str, Any]) -> str:
         first, *more = str(run["error"]["message"]).splitlines() or [""]
         return f"{first} {more[-1].strip()}" if more and first.endswith(":") else first
     parameters, result = run["parameters"], run["result"] or {}
+    if "trials" in result:
+        return summarize_trials(result["trials"])
     if run["program"] == SCRIPT:
         restarts = pluralize(result["restarts"], "restart") if result.get("restarts") else ""
         return "; ".join(filter(None, (format_metrics(result.get("metrics", {})), restarts)))

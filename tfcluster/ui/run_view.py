@@ -31,6 +31,7 @@ from tfcluster.core.run_events import (
     ResultEvent,
     SubmittedEvent,
     TaskDownEvent,
+    TrialEvent,
     WaitingEndedEvent,
     WaitingEvent,
     parse_event,
@@ -39,8 +40,9 @@ from tfcluster.core.runs import script_exit_code
 from tfcluster.core.text import pluralize
 from tfcluster.errors import ClusterError
 from tfcluster.ui.console import Text, console, error_console, is_interactive, make_table
-from tfcluster.ui.format import format_duration, format_rate
+from tfcluster.ui.format import format_duration, format_rate, style_of
 from tfcluster.ui.log_view import LogView, PlacementView
+from tfcluster.ui.trials import format_trial, make_trials_table
 
 _PER_SECOND = "_per_s"
 
@@ -111,6 +113,8 @@ class RunView:
             self._show_notes([f"{problem}: restarting all ({pluralize(event.left, 'restart')} left)"])
         elif isinstance(event, TaskDownEvent):
             self._show_notes([event.problem])
+        elif isinstance(event, TrialEvent):
+            self._show_trial(event)
         elif isinstance(event, WaitingEvent):
             hints = dict.fromkeys(each["hint"] for each in event.problems)
             logs = [f"{task} | {line}" for task, lines in (event.logs or {}).items() for line in lines]
@@ -123,6 +127,9 @@ class RunView:
             self._print_output(record)
         elif isinstance(event, ResultEvent):
             self._print_output(record)
+            if event.result is not None and "trials" in event.result:
+                self._stop_progress()
+                console().print(make_trials_table(event.result["trials"]), soft_wrap=True)
             if event.state == "cancelled" and script_exit_code(record) is None:
                 error_console().print(f"{self._run} was cancelled after {format_duration(event.seconds)}")
         elif isinstance(event, PlacementEvent) and self._shows_placements:
@@ -131,6 +138,12 @@ class RunView:
             self._show_progress(event)
         elif isinstance(event, MetricEvent):
             self._metrics.update(event)
+
+    def _show_trial(self, event: TrialEvent) -> None:
+        """Show how a trial has ended, above the progress bar if there is one."""
+        if (line := format_trial(event)) is not None:
+            screen = error_console() if self._progress is None else self._progress.console
+            screen.print(Text(line, style=style_of(event.state)), soft_wrap=True)
 
     def _show_import(self, *, is_importing: bool) -> None:
         """Show why the program has not started yet; nothing reads what is typed at the terminal meanwhile."""

@@ -1,4 +1,4 @@
-"""RPC handlers of `run` and `launch`: submit, attach to, list and cancel runs."""
+"""RPC handlers of `run`, `launch` and `sweep`: submit, attach to, list and cancel runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tfcluster.agent.runs.manager import RunManager, result_event
 from tfcluster.agent.runs.reports import parse_events, read_latest_metrics
 from tfcluster.agent.runs.run import Run
 from tfcluster.core.devices import Device, Selection, missed, not_ready, select
-from tfcluster.core.groups import Group, check_arguments, select_members
+from tfcluster.core.groups import Group, check_arguments
 from tfcluster.core.programs import BUNDLED, SCRIPT, TOLERANT, missing_notes
 from tfcluster.core.run_events import OutputEvent, to_record
 from tfcluster.core.runs import RunOptions
@@ -29,6 +29,7 @@ from tfcluster.core.states import ACTIVE_RUN_STATES
 from tfcluster.core.text import summarize_list
 from tfcluster.core.tf_config import refusal_notes
 from tfcluster.core.topology import PRIVATE, check_address
+from tfcluster.core.trials import check_trials, select_group
 from tfcluster.errors import ClusterError, usage_error
 from tfcluster.os.files import first_data
 from tfcluster.paths import LOCAL_HOST
@@ -333,10 +334,14 @@ def check_python(request: RunRequest, other_hosts: Sequence[str]) -> None:
 def _make_group(context: AgentContext, options: RunOptions, secret: str) -> Group:
     topology = context.supervisor.require_cluster()
     context.network.find(topology.network)  # before the run has a folder: it may be gone
-    members = select_members(topology, options.jobs or ())
-    check_arguments(options.parameters["args"], list(topology.addresses()))
+    members = select_group(topology, options)
     jobs = {member.job for member in members}
     servers = {job: addresses for job, addresses in topology.addresses().items() if job not in jobs}
+    if options.sweep is not None:
+        check_trials(options.arguments, options.sweep.trials)
+        servers = {}  # trials use none
+    else:
+        check_arguments(options.arguments, list(topology.addresses()))
     address = next(host.address for host in topology.hosts if host.name == context.host)
     if topology.network == PRIVATE:
         address = LOCAL_HOST
@@ -344,7 +349,7 @@ def _make_group(context: AgentContext, options: RunOptions, secret: str) -> Grou
 
 
 def _plan_group(context: AgentContext, run_id: str, options: RunOptions, group: Group) -> RunPlan:
-    notes = refusal_notes({member.job for member in group.members})
+    notes = refusal_notes({member.job for member in group.members}) if options.sweep is None else []
     return replace(_make_plan(context, run_id, options, notes), group=group)
 
 

@@ -137,7 +137,7 @@ def final_record(run: Run, log: Path) -> RunRecord:
     result = None if last is None else last.result
     has_own_exit = state is RunState.CANCELLED and "signal" not in (result or {})  # a script that handles SIGTERM
     if run.record.stopping is not None and result is not None and not has_own_exit:
-        result = {name: value for name, value in result.items() if name == "metrics"} or None
+        result = {name: value for name, value in result.items() if name in ("metrics", "trials")} or None
     ended = _end_of(run) if last is not None else round(time.time(), 3)
     record = replace(run.record, state=state, seconds=run.snapshot().seconds, error=error, result=result, ended=ended)
     try:
@@ -419,12 +419,9 @@ class RunManager:
         self.store.try_write(run.record)
         self.start(run)
 
-    def statuses(self, hosts: Mapping[str, str]) -> tuple[RunStatus, ...]:
-        """Return what the status of the cluster says of its runs, the oldest first.
-
-        `hosts` are those of the cluster's tasks, by their short names.
-        """
-        return (*self.earlier, *(run.status(hosts) for run in self.runs.values() if not run.record.is_part))
+    def statuses(self) -> tuple[RunStatus, ...]:
+        """Return what the status of the cluster says of its runs, the oldest first."""
+        return (*self.earlier, *(run.status() for run in self.runs.values() if not run.record.is_part))
 
     def cancel(self, run_id: str) -> None:
         """Cancel a run. Does nothing if the run has ended or is unknown."""

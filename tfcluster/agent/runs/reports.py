@@ -133,7 +133,8 @@ def _shorten(summary: RunSummary) -> RunSummary:
     if error is not None and len(str(error.get("message", ""))) > limit:
         error = {**error, "message": error["message"][:limit] + "…"}
     result = None if summary.result is None else _short_values(summary.result)
-    return replace(summary, parameters=_short_values(summary.parameters), result=result, error=error)
+    origin = None if summary.origin is None else _short_values(summary.origin)  # a sweep has many trials
+    return replace(summary, parameters=_short_values(summary.parameters), result=result, error=error, origin=origin)
 
 
 def _short_values(values: dict[str, Any]) -> dict[str, Any]:

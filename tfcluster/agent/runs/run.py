@@ -115,8 +115,8 @@ class Run:
             seconds = time.monotonic() - self.submitted_at
         return replace(self.record, seconds=round(seconds, 6))
 
-    def status(self, hosts: Mapping[str, str]) -> RunStatus:
-        """Return the run's entry in the output of `status`; `hosts` are those of tasks, by their short names."""
+    def status(self) -> RunStatus:
+        """Return the run's entry in the output of `status`."""
         status = self.snapshot().status()
         if not self.is_active or self.record.options.jobs is None:
             return status
@@ -124,7 +124,7 @@ class Run:
         if version != self._members_version:  # to decode a thousand members takes 9 ms
             self._members_version = version
             self._members = tuple(
-                MemberStatus(task, hosts.get(task, ""), state.pid, state.exit_code)
+                MemberStatus(task, state.host, state.pid, state.exit_code)
                 for task, state in read_states(self.folder).items()
             )
         return replace(status, members=self._members)

@@ -404,9 +404,10 @@ class WaitMonitor:
         return [replace(each, hint=complete_commands(each.hint, self._cluster)) for each in problems]
 
     def _scripts(self) -> list[Run]:
-        """Return the runs to check; nothing is known of the members of a group that an earlier agent started."""
+        """Return the runs to check: trials use no tasks, and members of an earlier agent's group are not known."""
         scripts = [run for run in self._runs.runs.values() if run.is_active and run.record.options.is_script]
-        return [run for run in scripts if run.record.options.jobs is None or run.plan is not None]
+        others = [run for run in scripts if run.record.options.sweep is None]
+        return [run for run in others if run.record.options.jobs is None or run.plan is not None]
 
     async def _check(self, run: Run, tasks_are_idle: bool) -> None:
         try:

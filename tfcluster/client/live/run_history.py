@@ -23,6 +23,7 @@ from tfcluster.protocol.api.runs import AttachRequest
 Event = dict[str, Any]
 #: A point of a curve: the step, the value (None for one that is not finite), and the seconds since the run began.
 Point = tuple[int, float | None, float | None]
+_OF_TRIAL = ("trial", "parameters", "state", "metrics", "host", "seconds")  # as the result of a sweep has them
 
 
 @dataclass
@@ -73,6 +74,7 @@ class RunHistory:
         self._series: dict[tuple[str, str], Series] = {}
         self._notes: list[str] = []
         self._members: dict[str, Event] = {}
+        self._trials: dict[str, Event] = {}  # of a sweep, by their names
         self._lock = threading.Lock()
 
     def update(self, event: Event) -> None:
@@ -89,14 +91,21 @@ class RunHistory:
             name, reporter = event["name"], reporter_of(event)
             point = (int(event["step"]), event["value"], event.get("seconds"))
             self._series.setdefault((name, reporter), Series(name, reporter)).add(point)
+            if reporter in self._trials:
+                self._trials[reporter]["metrics"][name] = event["value"]
         elif kind == "graph":
             self.operations += event["operations"]
         elif kind == "placement":
             self.placements.append((event["op"], event["type"], event["device"]))
         elif kind == "member":
             self._members[event["task"]] = event
+        elif kind == "trial":
+            trial = {name: event[name] for name in _OF_TRIAL}
+            self._trials[f"trial:{event['trial']}"] = {**trial, "metrics": dict(event["metrics"])}
         elif kind == "result":
             self.result = event
+            if trials := (event.get("result") or {}).get("trials"):  # in their order
+                self._trials = {f"trial:{each['trial']}": each for each in trials}
         self._notes += [note for note in _notes_of(event) if note not in self._notes]
 
     def to_json(self) -> dict[str, Any]:
@@ -108,6 +117,7 @@ class RunHistory:
                 "series": [series.to_json() for series in self._series.values()],
                 "notes": list(self._notes),
                 "members": list(self._members.values()),
+                "trials": list(self._trials.values()),
                 "result": self.result,
                 "has_graph": bool(self.operations),
                 "is_complete": self.result is not None,

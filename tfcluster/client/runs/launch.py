@@ -1,4 +1,4 @@
-"""Launch a group of processes: follow its run, and have the other hosts of the group take part in it."""
+"""Launch a group of processes, or the trials of a sweep: follow its run, and have the other hosts take part in it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from tfcluster.client.runs.lost_state import naming_empty_head
 from tfcluster.client.runs.runs import Event, keep_leases_alive
 from tfcluster.client.runs.submission import RunSubmission
 from tfcluster.client.up import PlanConflictError, apply, plan_up
-from tfcluster.core.groups import select_members
+from tfcluster.core.runs import Sweep
 from tfcluster.core.script_source import find_change
 from tfcluster.core.text import summarize_list
 from tfcluster.core.topology import ClusterTopology
+from tfcluster.core.trials import select_group
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.unix_socket import NameLock
 from tfcluster.paths import LOCAL_HOST, running_clusters, state_folder
@@ -36,16 +37,19 @@ from tfcluster.protocol.api.runs import JoinRequest
 from tfcluster.transport.errors import HostUnreachableError
 
 
-def make_group(submission: RunSubmission, jobs: tuple[str, ...], max_restarts: int) -> RunSubmission:
-    """Return the submission of a group with a new secret; see `RunOptions` for `jobs` and `max_restarts`."""
-    options = replace(submission.options, jobs=jobs, max_restarts=max_restarts)
+def make_group(
+    submission: RunSubmission, jobs: tuple[str, ...], *, max_restarts: int = 0, sweep: Sweep | None = None
+) -> RunSubmission:
+    """Return the submission of a group with a new secret; see `RunOptions` for the other arguments."""
+    options = replace(submission.options, jobs=jobs, max_restarts=max_restarts, sweep=sweep)
     return replace(submission, options=options, secret=secrets.token_hex(32))
 
 
 def launch(submission: RunSubmission, cluster: Cluster) -> Generator[Event, None, None]:
     """Submit the run of a group and follow it up to its result; see `RunSubmission.events`."""
-    # A script from a pipe can be read only once.
-    if submission.upload is None and (note := _describe_own_config(submission.options.parameters)):
+    # A script from a pipe can be read only once. The TF_CONFIG of a trial has no cluster.
+    is_member = submission.options.sweep is None
+    if submission.upload is None and is_member and (note := _describe_own_config(submission.options.parameters)):
         warn(note)
     with naming_empty_head(cluster):
         _send_code(submission, cluster)
@@ -82,7 +86,7 @@ def _send_code(submission: RunSubmission, cluster: Cluster) -> None:
     if len(cluster.hosts) == 1:
         return
     topology = cluster.connect_head().call(TopologyRequest())
-    members = select_members(topology, submission.options.jobs or ())
+    members = select_group(topology, submission.options)
     hosts = dict.fromkeys(member.host for member in members)
     if not hosts.keys() - {cluster.head}:
         return

@@ -11,6 +11,7 @@ import { describeError } from "./runlist.js";
 import { columnsOf } from "./runtable.js";
 import { get, isRefused, sleep, waitUntilVisible } from "./server.js";
 import { DataTable, Table } from "./table.js";
+import { Trials } from "./trials.js";
 
 const PAUSE = 1000;  // milliseconds between two requests for a run
 const AT_ONCE = 3;  // requests: a browser has six connections, and the view needs one
@@ -75,7 +76,7 @@ export function RunView({ run, model }) {
       ${isRunning && html`<${Progress} progress=${answer.progress} activity=${summary?.activity} />`}</div>
     <${Curves} series=${series}><${CompareWith} runs=${[run]} model=${model} /><//>
     <div class="outcome">${answer && html`<${Outcome} record=${record} notes=${answer.notes} />
-      <${Members} members=${answer.members} />`}</div>
+      <${Members} members=${answer.members} /><${Trials} trials=${answer.trials} />`}</div>
     <${GraphButton} run=${run} hidden=${!answer?.has_graph} />
     <div class="filters"><h3>Output</h3>${!isReader() && html`<${LogControls} log=${log} />`}</div>
     <${LogLines} log=${log} whenEmpty=${isRunning ? "No output yet." : "No output."} />

@@ -24,7 +24,9 @@ from tfcluster.core.groups import (
     expand,
     place_variables,
 )
+from tfcluster.core.sweep_grid import parse_template
 from tfcluster.core.tf_config import make_tf_config
+from tfcluster.core.trials import as_member
 from tfcluster.errors import ClusterError
 from tfcluster.os import procfs
 from tfcluster.os.network import Address, bind_free_port
@@ -43,6 +45,7 @@ from tfcluster.processes.groups.link import (
     SignalOrder,
     Start,
     Started,
+    StartTrial,
     Stop,
     StopIdle,
     Unable,
@@ -220,6 +223,8 @@ class GroupHost:
         elif isinstance(order, Start):
             for member in self._members:
                 self._start(member, order)
+        elif isinstance(order, StartTrial):
+            self._start_trial(order)
         elif isinstance(order, Stop):
             for rank, program in self._programs.items():
                 if is_frozen(program.pid):  # perhaps what the others have failed of
@@ -233,32 +238,56 @@ class GroupHost:
                 program.pass_on(order.number)
 
     def _start(self, member: Member, order: Start) -> None:
-        parameters = self._plan.options.parameters
-        arguments = [expand(each, self._group, member, order.addresses) for each in parameters["args"]]
-        plan = replace(
-            self._plan.with_parameters({**parameters, "args": arguments}),
-            streams=OutputStreams(),
-            group=None,
-            member=self._environment(member, order),
-        )
-        sink = _MemberOutput(self._report, member.rank)
-        report = partial(self._report_measured, member.rank)
-        program = SupervisedProgram(plan, self._poll, sink, None, self._cluster, report, self._release)
-        self._programs[member.rank] = program
-        self._observations[member.rank] = MemberObservation()
-        self._report(Started(member.rank, program.pid))
-
-    def _environment(self, member: Member, order: Start) -> dict[str, str]:
-        """Return the environment variables that a member has besides those of every script."""
-        return {
-            **gpu_variables({**os.environ, **member.env}, member.gpu_ids),
+        arguments = [expand(each, self._group, member, order.addresses) for each in self._plan.options.arguments]
+        environment = {
             **distribution_variables(self._group, member, order.addresses),
             **member.env,
             "TF_CONFIG": json.dumps(make_tf_config(order.addresses, member.job, member.index)),
             **place_variables(self._group, member),
             "TFCLUSTER_ADDRESS": member.address(self._port_of(member)),
-            "TFCLUSTER_ATTEMPT": str(order.attempt),
         }
+        self._start_program(member.rank, member, arguments, environment, order.attempt)
+
+    def _start_trial(self, order: StartTrial) -> None:
+        """Start a trial, or report why it has failed."""
+        options = self._plan.options
+        assert options.sweep is not None, "it has trials"
+        trial = as_member(self._group.members[order.place], order.trial)
+        arguments = parse_template(options.arguments).fill(options.sweep.trials[order.trial])
+        environment = {
+            **trial.env,
+            "TF_CONFIG": json.dumps(make_tf_config({}, "worker", 0)),
+            **place_variables(replace(self._group, members=(trial,)), trial),
+            "TFCLUSTER_TRIAL": str(order.trial),
+        }
+        try:
+            self._start_program(order.trial, trial, arguments, environment, order.attempt)
+        except OSError as error:
+            failure = f"it cannot start on host {trial.host}: {error.strerror}"
+            self._report(Exited(order.trial, 1, failure, was_idle=False))
+
+    def _start_program(
+        self, number: int, member: Member, arguments: list[str], environment: Mapping[str, str], attempt: int
+    ) -> None:
+        """Start the process of a member; reports have its number as their `rank`."""
+        plan = replace(
+            self._plan.with_parameters({**self._plan.options.parameters, "args": arguments}),
+            streams=OutputStreams(),
+            group=None,
+            trial=environment.get("TFCLUSTER_TRIAL"),
+            member={
+                **gpu_variables({**os.environ, **member.env}, member.gpu_ids),
+                **environment,
+                "TFCLUSTER_ATTEMPT": str(attempt),
+            },
+        )
+        plan.output_folder.mkdir(mode=0o700, exist_ok=True)
+        sink = _MemberOutput(self._report, number)
+        report = partial(self._report_measured, number)
+        program = SupervisedProgram(plan, self._poll, sink, None, self._cluster, report, self._release)
+        self._programs[number] = program
+        self._observations[number] = MemberObservation()
+        self._report(Started(number, program.pid))
 
     def _port_of(self, member: Member) -> int:
         port: int = self._ports[self._members.index(member)].getsockname()[1]

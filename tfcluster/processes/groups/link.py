@@ -42,6 +42,15 @@ class Start:
 
 
 @dataclass(frozen=True)
+class StartTrial:
+    """The order to start a trial of a sweep."""
+
+    trial: int  # its number; reports have it as their `rank`
+    place: int  # the rank of the group's member that says where it runs
+    attempt: int  # how often it was started before
+
+
+@dataclass(frozen=True)
 class Stop:
     """The order to end all members."""
 
@@ -127,7 +136,7 @@ class Unable:
     problem: str
 
 
-Order = Reserve | Start | Stop | StopIdle | SignalOrder | End
+Order = Reserve | Start | StartTrial | Stop | StopIdle | SignalOrder | End
 Report = Ports | Started | Output | Measured | Observed | Exited | Unable
 _KINDS: dict[str, type[Any]] = {kind.__name__.lower(): kind for kind in (*get_args(Order), *get_args(Report))}
 
@@ -237,6 +246,10 @@ class Admission:
         """Close the connection."""
         self._connection.close()
 
+    def detach(self) -> None:
+        """Give up the descriptor in a forked process, which has closed it."""
+        self._connection.detach()
+
 
 class GroupListener:
     """Listens for the other hosts of a group, and accepts those that prove that they belong to it.
@@ -281,6 +294,12 @@ class GroupListener:
             self._refuse(fd)
         self._poll.unregister(self._listener)
         self._listener.close()
+
+    def detach(self) -> None:
+        """Give up the descriptors in a forked process, which has closed them."""
+        for admission in self._admissions.values():
+            admission.detach()
+        self._listener.detach()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # the other side has given up, or no descriptor is left

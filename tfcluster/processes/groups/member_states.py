@@ -31,6 +31,7 @@ class MemberState:
     """
 
     pid: int
+    host: str  # the name of the host on which it runs
     exit_code: int | None = None  # None as long as it runs
     observation: MemberObservation = field(default_factory=MemberObservation)
 

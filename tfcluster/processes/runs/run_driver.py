@@ -31,6 +31,7 @@ from tfcluster.process_mark import NO_MARK, set_mark
 from tfcluster.processes.groups.coordinator import GroupCoordinator
 from tfcluster.processes.groups.host import GroupHost
 from tfcluster.processes.groups.link import connect
+from tfcluster.processes.groups.sweep_driver import SweepDriver
 from tfcluster.processes.runs import interpreters
 from tfcluster.processes.runs.code_tree import clear_tree, enter_tree
 from tfcluster.processes.runs.program_process import report_error
@@ -112,7 +113,8 @@ def _drive_group(plan: RunPlan, group: Group, cluster: Collection[Address] | Non
     """
     try:
         if group.coordinator is None:
-            GroupCoordinator(plan, group, cluster).run()
+            driver = GroupCoordinator if plan.options.sweep is None else SweepDriver
+            driver(plan, group, cluster).run()
         host = GroupHost(plan, group, connect(group.coordinator, group.secret, plan.host), cluster)
         plan.write(CoordinatorEvent(group.coordinator, []))
         code = host.run()

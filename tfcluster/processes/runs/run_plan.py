@@ -78,6 +78,7 @@ class RunPlan:
     host: str = LOCAL_HOST  # the one that the program runs on
     group: Group | None = None  # None for a run of one process
     member: dict[str, str] | None = field(default=None, repr=False)  # environment variables of a member of a group
+    trial: str | None = None  # the number of a trial of a sweep
     network: PrivateNetwork | None = None  # the one that the run's processes enter
     ports: tuple[int, ...] = ()  # those of `network` that other hosts can connect to; empty if there are no other hosts
     output_limit: int = settings.RUN_OUTPUT_BYTES  # the bytes that what is stored of the output may take
@@ -94,7 +95,7 @@ class RunPlan:
     @property
     def output_folder(self) -> Path:
         """Return the folder for the files that the program writes for the user, who fetches them."""
-        return self.folder / FILES
+        return self.folder / FILES / ("" if self.trial is None else f"trial-{self.trial}")
 
     def result_event(
         self, result: Any, seconds: float, *, devices: dict[str, dict[str, int]], notes: Sequence[str]

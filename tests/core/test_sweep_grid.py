@@ -1,0 +1,148 @@
+"""The grid of a sweep: braces in arguments, files of trials, and what is drawn from them."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tfcluster import settings
+from tfcluster.core.sweep_file import parse_trials
+from tfcluster.core.sweep_grid import make_trials, parse_arguments, to_value
+from tfcluster.errors import ClusterError, ExitCode
+
+
+def nothing(numbers: range, count: int) -> list[int]:
+    raise AssertionError("nothing is drawn")
+
+
+def trials_of(*arguments: str) -> list[list[str]]:
+    """The arguments of all trials of a grid."""
+    template = parse_arguments(arguments)
+    return [template.fill(each) for each in make_trials([{}], template.grid, None, nothing)]
+
+
+@pytest.mark.parametrize(
+    ("brace", "values"),
+    [
+        ("{0.1,0.01,1e-3}", ["0.1", "0.01", "1e-3"]),
+        ("{ adam, sgd }", ["adam", "sgd"]),
+        ("{../a,../b}", ["../a", "../b"]),
+        ("{1..4}", ["1", "2", "3", "4"]),
+        ("{1..-1}", ["1", "0", "-1"]),
+        ("{0.1..0.001 log 3}", ["0.1", "0.01", "0.001"]),
+        ("{1..16 log 5}", ["1", "2", "4", "8", "16"]),
+    ],
+)
+def test_a_brace_stands_for_values(brace: str, values: list[str]) -> None:
+    assert trials_of("--lr", brace) == [["--lr", value] for value in values]
+
+
+@pytest.mark.parametrize("text", ['{"a": 1}', '{"a": {"b": [1, 2]}, "c": {}}', "{}", "}", "plain", ""])
+def test_json_and_plain_text_stay_as_they_are(text: str) -> None:
+    assert trials_of(text) == [[text]]
+
+
+def test_braces_that_are_written_twice_stand_for_themselves() -> None:
+    assert trials_of('{{"lr": {1,2}}}') == [['{"lr": 1}'], ['{"lr": 2}']]
+
+
+def test_parameters_are_named_after_their_options() -> None:
+    arguments = ("--lr", "{1,2}", "--batch={3,4}x{5,6}", "{7,8}", "optimizer.name={a,b}", "-m", "{1..2}")
+    assert list(parse_arguments(arguments).grid) == ["lr", "batch", "batch-2", "argument-4", "optimizer.name", "m"]
+
+
+def test_a_name_is_the_value_of_another_parameter_or_of_a_column() -> None:
+    assert trials_of("--lr", "{1,2}", "--to=lr-{lr}") == [["--lr", "1", "--to=lr-1"], ["--lr", "2", "--to=lr-2"]]
+    assert parse_arguments(["{lr}"], ["lr"]).fill({"lr": "1e-3"}) == ["1e-3"]
+
+
+def test_the_last_parameter_varies_fastest() -> None:
+    assert trials_of("{1,2}", "{a,b}") == [["1", "a"], ["1", "b"], ["2", "a"], ["2", "b"]]
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("x{1..}", "'{1..}' in 'x{1..}', character 2: this is no range"),
+        ("{0.1..0.9}", "this is no range"),
+        ("{a,{b,c}}", "'{a,{b,c}' in '{a,{b,c}}', character 1: the brace is not closed"),
+        ("--lr={1,2", "'{1,2' in '--lr={1,2', character 6: the brace is not closed"),
+        ("{1,,2}", "a value is empty"),
+        ('{"a","b"}', "a value has quotes"),
+        ("{1..3,7}", "a range in a list"),
+        ("{'a': 1}", "this is neither a list nor a range nor a name"),
+        ("{:04d}", "this is neither a list nor a range nor a name"),
+        ("{0..1 log 3}", "must be more than 0"),
+        ("{1..2 log 1}", "at least two numbers"),
+        ("{1..1000000}", "1,000,000 values"),
+        ("at {rank}", "{rank} in 'at {rank}', character 4: it is replaced by `launch` only"),
+        ("{ps_hosts}", "it is replaced by `launch` only"),
+        ("{lr}", "{lr} in '{lr}', character 1: there is no parameter 'lr'"),
+    ],
+)
+def test_an_error_names_the_argument_and_the_position(argument: str, message: str) -> None:
+    with pytest.raises(ClusterError) as caught:
+        parse_arguments(["--lr", argument])
+    assert message in caught.value.message
+    assert caught.value.exit_code is ExitCode.USAGE
+
+
+def test_a_column_has_no_second_values() -> None:
+    with pytest.raises(ClusterError, match="'lr' is a column of the file and has values among the arguments too"):
+        parse_arguments(["--lr", "{1,2}"], ["lr"])
+
+
+def test_combinations_are_drawn_by_their_numbers() -> None:
+    grid, rows = {"a": ("1", "2", "3"), "b": ("x", "y")}, [{"row": "1"}, {"row": "2"}]
+    every = make_trials(rows, grid, None, nothing)
+    assert len(every) == 12
+    drawn = make_trials(rows, grid, 3, lambda numbers, count: [numbers[-1], 0, 7][:count])
+    assert drawn == (every[11], every[0], every[7])
+
+
+def test_there_are_not_more_trials_than_a_sweep_has() -> None:
+    grid = {name: tuple(map(str, range(1000))) for name in "abc"}
+    with pytest.raises(ClusterError, match="1,000,000,000 trials"):
+        make_trials([{}], grid, None, nothing)
+    sample = random.Random(0).sample
+    assert len(make_trials([{}], grid, settings.SWEEP_TRIALS_MAX, sample)) == settings.SWEEP_TRIALS_MAX
+    with pytest.raises(ClusterError, match="only 2 combinations"):
+        make_trials([{}], {"a": ("1", "2")}, 3, sample)
+
+
+def test_numbers_are_values_and_other_texts_stay_texts() -> None:
+    texts = ["1", "0.1", "1e-3", "007", "NaN", "true", "adam", "[1]", "Infinity"]
+    assert [to_value(text) for text in texts] == [1, 0.1, 0.001, "007", "NaN", "true", "adam", "[1]", "Infinity"]
+
+
+def test_a_file_is_csv_or_json_lines() -> None:
+    assert parse_trials(b'\xef\xbb\xbflr, batch\n0.1, 32\n\n"a,b",64\n', "params.csv") == (
+        {"lr": "0.1", "batch": "32"},
+        {"lr": "a,b", "batch": "64"},
+    )
+    assert parse_trials(b'{"lr": 1e-3, "layers": [1, 2]}\n\n{"layers": "x", "lr": "0.10"}\n', "params") == (
+        {"lr": "0.001", "layers": "[1, 2]"},
+        {"layers": "x", "lr": "0.10"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "params.csv: names no trials"),
+        (b"lr\n", "params.csv: names no trials"),
+        (b"lr,batch\n1,2\n1\n", "params.csv:3: 1 value for 2 columns"),
+        (b"lr,,x\n", "params.csv:1: a column has no name"),
+        (b"lr,lr\n", "params.csv:1: two columns are named 'lr'"),
+        (b'lr\n"a\n', "params.csv:2: unexpected end of data"),
+        (b"lr\n1\n\xff\n", "params.csv:3: this is not UTF-8 text"),
+        (b'{"a": 1}\n{"a": 1\n', "params.csv:2: this is not JSON"),
+        (b'{"a": 1}\n[1]\n', "params.csv:2: this is no object"),
+        (b'{"a": 1}\n{"b": 1}\n', "params.csv:2: not all lines have the key 'a'"),
+    ],
+)
+def test_an_error_in_a_file_names_the_line(data: bytes, message: str) -> None:
+    with pytest.raises(ClusterError) as caught:
+        parse_trials(data, "params.csv")
+    assert message in caught.value.message
