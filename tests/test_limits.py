@@ -44,6 +44,7 @@ NUMBERS = {
     "free space": f"{settings.MIN_FREE_DISK_BYTES >> 20} MiB",
     "files that are sent": f"{settings.CODE_FILES_MAX:,}; above {settings.CODE_UNASKED_FILES_MAX:,} files or "
     f"{settings.CODE_UNASKED_BYTES >> 20} MiB",
+    "trials of a sweep": f"{settings.SWEEP_TRIALS_MAX:,}",
     "names of metrics": f"{settings.METRIC_NAMES_MAX}, with at most {settings.METRIC_NAME_MAX_CHARS} characters",
     "points of a metric": f"{settings.METRIC_POINTS}; ",
     "characters of an expression": f"{program_settings.EXPRESSION_MAX_CHARS:,}",
@@ -61,7 +62,7 @@ NUMBERS = {
     f"{settings.SSH_KEEPALIVE_PROBES * settings.SSH_KEEPALIVE_SECONDS + 2} to "
     f"{(settings.SSH_KEEPALIVE_PROBES + 2) * settings.SSH_KEEPALIVE_SECONDS} s",
     "`host-away` is reported": f"after {settings.HOST_AWAY_SECONDS:g} s",
-    "a restarted launch waits": f"{settings.GROUP_RETURN_SECONDS:g} s",
+    "a restarted launch, or a sweep": f"{settings.GROUP_RETURN_SECONDS:g} s",
     "a temporary cluster of `launch`": f"{settings.LAUNCH_LEASE_SECONDS:g} s; with other hosts "
     f"{settings.LAUNCH_REMOTE_LEASE_SECONDS:g} s",
 }
