@@ -32,6 +32,8 @@ def trials_of(*arguments: str) -> list[list[str]]:
         ("{1..-1}", ["1", "0", "-1"]),
         ("{0.1..0.001 log 3}", ["0.1", "0.01", "0.001"]),
         ("{1..16 log 5}", ["1", "2", "4", "8", "16"]),
+        ("{1000..10000000 log 5}", ["1000", "10000", "100000", "1000000", "10000000"]),
+        ("{1e-308..1e308 log 3}", ["1e-308", "1", "1e308"]),
     ],
 )
 def test_a_brace_stands_for_values(brace: str, values: list[str]) -> None:
@@ -50,11 +52,14 @@ def test_braces_that_are_written_twice_stand_for_themselves() -> None:
 def test_parameters_are_named_after_their_options() -> None:
     arguments = ("--lr", "{1,2}", "--batch={3,4}x{5,6}", "{7,8}", "optimizer.name={a,b}", "-m", "{1..2}")
     assert list(parse_arguments(arguments).grid) == ["lr", "batch", "batch-2", "argument-4", "optimizer.name", "m"]
+    grid = parse_arguments(("--lr-2={1,2}", "--lr={3,4}", "--lr={5,6}", "--lr-2={7,8}")).grid
+    assert grid == {"lr-2": ("1", "2"), "lr": ("3", "4"), "lr-3": ("5", "6"), "lr-2-2": ("7", "8")}
 
 
 def test_a_name_is_the_value_of_another_parameter_or_of_a_column() -> None:
     assert trials_of("--lr", "{1,2}", "--to=lr-{lr}") == [["--lr", "1", "--to=lr-1"], ["--lr", "2", "--to=lr-2"]]
     assert parse_arguments(["{lr}"], ["lr"]).fill({"lr": "1e-3"}) == ["1e-3"]
+    assert parse_arguments(["{learning rate}"], ["learning rate"]).names == {"learning rate"}
 
 
 def test_the_last_parameter_varies_fastest() -> None:
@@ -64,9 +69,10 @@ def test_the_last_parameter_varies_fastest() -> None:
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("x{1..}", "'{1..}' in 'x{1..}', character 2: this is no range"),
-        ("{0.1..0.9}", "this is no range"),
-        ("{a,{b,c}}", "'{a,{b,c}' in '{a,{b,c}}', character 1: the brace is not closed"),
+        ("x{1..}", "'{1..}' in 'x{1..}', character 2: this is not a range"),
+        ("{0.1..0.9}", "this is not a range"),
+        ("{a,{b,c}}", "'{a,{b,c}' in '{a,{b,c}}', character 1: a brace inside a brace"),
+        ('{"lr": {1,2}}', "a brace inside a brace"),
         ("--lr={1,2", "'{1,2' in '--lr={1,2', character 6: the brace is not closed"),
         ("{1,,2}", "a value is empty"),
         ('{"a","b"}', "a value has quotes"),
@@ -76,9 +82,8 @@ def test_the_last_parameter_varies_fastest() -> None:
         ("{0..1 log 3}", "must be more than 0"),
         ("{1..2 log 1}", "at least two numbers"),
         ("{1..1000000}", "1,000,000 values"),
-        ("at {rank}", "{rank} in 'at {rank}', character 4: it is replaced by `launch` only"),
-        ("{ps_hosts}", "it is replaced by `launch` only"),
-        ("{lr}", "{lr} in '{lr}', character 1: there is no parameter 'lr'"),
+        (f"{{1..{'9' * 5000}}}", "this is not a range"),
+        ("at {rank}", "{rank} in 'at {rank}': there is no parameter 'rank'"),
     ],
 )
 def test_an_error_names_the_argument_and_the_position(argument: str, message: str) -> None:
@@ -109,6 +114,8 @@ def test_there_are_not_more_trials_than_a_sweep_has() -> None:
     assert len(make_trials([{}], grid, settings.SWEEP_TRIALS_MAX, sample)) == settings.SWEEP_TRIALS_MAX
     with pytest.raises(ClusterError, match="only 2 combinations"):
         make_trials([{}], {"a": ("1", "2")}, 3, sample)
+    with pytest.raises(ClusterError, match="too many to draw from"):
+        make_trials([{}], {str(number): ("1", "2") for number in range(64)}, 3, sample)
 
 
 def test_numbers_are_values_and_other_texts_stay_texts() -> None:
@@ -117,7 +124,7 @@ def test_numbers_are_values_and_other_texts_stay_texts() -> None:
 
 
 def test_a_file_is_csv_or_json_lines() -> None:
-    assert parse_trials(b'\xef\xbb\xbflr, batch\n0.1, 32\n\n"a,b",64\n', "params.csv") == (
+    assert parse_trials(b'\xef\xbb\xbf\nlr, batch\r\n0.1, 32\r\n\n , \n"a,b",64\n', "params.csv") == (
         {"lr": "0.1", "batch": "32"},
         {"lr": "a,b", "batch": "64"},
     )
@@ -125,6 +132,7 @@ def test_a_file_is_csv_or_json_lines() -> None:
         {"lr": "0.001", "layers": "[1, 2]"},
         {"layers": "x", "lr": "0.10"},
     )
+    assert parse_trials('{"a": "\u2028"}\r\n{"a": "b"}'.encode(), "params") == ({"a": "\u2028"}, {"a": "b"})
 
 
 @pytest.mark.parametrize(
@@ -138,7 +146,8 @@ def test_a_file_is_csv_or_json_lines() -> None:
         (b'lr\n"a\n', "params.csv:2: unexpected end of data"),
         (b"lr\n1\n\xff\n", "params.csv:3: this is not UTF-8 text"),
         (b'{"a": 1}\n{"a": 1\n', "params.csv:2: this is not JSON"),
-        (b'{"a": 1}\n[1]\n', "params.csv:2: this is no object"),
+        (b'{"a": 1}\n[1]\n', "params.csv:2: this is not an object"),
+        (b'[{"a": 1}]\n', "params.csv:1: this is not an object"),
         (b'{"a": 1}\n{"b": 1}\n', "params.csv:2: not all lines have the key 'a'"),
     ],
 )

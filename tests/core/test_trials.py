@@ -9,8 +9,8 @@ import pytest
 from tests.core.test_groups import topology
 from tfcluster import settings
 from tfcluster.core.groups import Member
-from tfcluster.core.runs import RunOptions, Sweep
-from tfcluster.core.trials import Best, TrialQueue, TrialState, check_trials, select_group
+from tfcluster.core.runs import Best, RunOptions, Sweep
+from tfcluster.core.trials import TrialQueue, TrialState, select_group
 from tfcluster.errors import ClusterError
 
 HOSTS = ("alpha", "beta", "gamma")
@@ -71,6 +71,13 @@ def test_the_trials_of_a_lost_host_start_again_first_and_elsewhere() -> None:
     assert start_all(sweep) == [(3, "beta"), (4, "gamma")], "beta is back"
 
 
+def test_a_trial_that_has_lost_its_host_goes_to_another_one_even_if_its_own_is_back() -> None:
+    sweep = queue(2)
+    assert start_all(sweep) == [(0, "alpha"), (1, "beta")]
+    sweep.lose("alpha", 1.0)
+    assert start_all(sweep) == [(0, "gamma")]
+
+
 def test_a_trial_that_has_lost_its_host_again_and_again_has_failed() -> None:
     sweep = queue(1)
     for attempt in range(settings.SWEEP_LOSSES_MAX):
@@ -104,10 +111,10 @@ def test_a_stopped_sweep_starts_nothing_and_ends_with_the_trials_that_run() -> N
 def test_the_best_come_first_those_without_the_metric_later_and_failed_ones_last(
     best: str | None, order: list[int]
 ) -> None:
-    sweep = TrialQueue(Sweep(tuple({"x": str(number)} for number in range(6)), best=best), places(2))
+    sweep = queue(6, at_a_time=2, best=None if best is None else Best.parse(best))
     start_all(sweep)
     for number, loss in [(0, 3.0), (1, 2.0), (2, None), (4, 1.0)]:
-        sweep.trials[number].collected.add({"event": "metric", "name": "loss", "value": loss, "step": 1})
+        sweep.trials[number].metrics["loss"] = loss
     for number in range(4):
         sweep.end(number, SUCCEEDED, 1.0)
     sweep.end(4, FAILED, 1.0)
@@ -124,12 +131,13 @@ def test_the_best_come_first_those_without_the_metric_later_and_failed_ones_last
 
 
 def test_the_name_of_a_metric() -> None:
-    assert [Best.parse(text) for text in ("loss", "min:loss", "max:acc")] == [
+    assert [Best.parse(text) for text in ("loss", "min:loss", "max:acc", "val:loss")] == [
         Best("loss"),
         Best("loss"),
         Best("acc", is_highest=True),
+        Best("val:loss"),
     ]
-    for text in ("", "max:", "most:loss"):
+    for text in ("", "max:", "--dry-run"):
         with pytest.raises(ClusterError, match="names no metric"):
             Best.parse(text)
 
@@ -145,7 +153,7 @@ def test_the_name_of_a_metric() -> None:
 def test_trials_run_on_workers_or_else_on_all_but_ps(
     tasks: tuple[str, ...], jobs: tuple[str, ...], chosen: list[str]
 ) -> None:
-    options = RunOptions("script", {"args": []}, jobs=jobs, sweep=Sweep(({},), at_a_time=2))
+    options = RunOptions("script", {"args": []}, jobs=jobs, sweep=Sweep(({},) * 3, at_a_time=2))
     group = select_group(topology(*tasks), options)
     assert [each.short for each in group] == [*chosen, *chosen]
     assert [each.rank for each in group] == list(range(2 * len(chosen)))
@@ -158,7 +166,6 @@ def test_a_cluster_of_ps_alone_has_no_places_by_default() -> None:
     assert caught.value.hint == "Choose with --on from: ps."
 
 
-def test_a_trial_has_a_value_for_each_parameter() -> None:
-    check_trials(["--lr={1,2}", "{name}"], [{"lr": "1", "name": "x"}])
-    with pytest.raises(ClusterError, match="trial 1 has no value for 'name'"):
-        check_trials(["--lr={1,2}", "{name}"], [{"lr": "1", "name": "x"}, {"lr": "2"}])
+def test_no_task_has_more_places_than_there_are_trials() -> None:
+    options = RunOptions("script", {"args": []}, jobs=(), sweep=Sweep(({},) * 3, at_a_time=200_000))
+    assert len(select_group(topology("worker:0", "worker:1"), options)) == 6

@@ -18,7 +18,7 @@ SPEC = "jobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
 TRIAL = """
 import json, os, sys, time
 import tfcluster
-options = dict(argument.removeprefix("--").split("=", 1) for argument in sys.argv[1:])
+options = dict(argument.removeprefix("--").split("=", 1) for argument in sys.argv[1:] if argument != "--")
 seen = {name: value for name, value in os.environ.items() if name.startswith(("TFCLUSTER_", "TF_CONFIG"))}
 print(json.dumps({"args": sys.argv[1:], **seen}), flush=True)
 open(os.path.join(os.environ["TFCLUSTER_OUTPUT"], "model"), "w").write(options.get("lr", ""))
@@ -122,8 +122,8 @@ def test_trials_run_at_the_same_time_on_a_task(cluster: Sandbox, tmp_path: Path)
 def test_a_trial_that_fails_is_recorded_and_the_others_run(cluster: Sandbox) -> None:
     arguments = ("trial.py", "--lr=1", "--act={raise,0,3}")
     result = cluster("sweep", *arguments)
-    assert "trial:0 (act=raise) failed: trial:0 on localhost failed: ValueError: no such data" in result.stderr
-    assert "trial:2 (act=3) failed: trial:2 on localhost ended with exit code 3" in result.stderr
+    assert "trial:0 (act=raise) failed: ValueError: no such data" in result.stderr
+    assert "trial:2 (act=3) failed: ended with exit code 3" in result.stderr
     table = [line.split()[:4] for line in result.stdout.splitlines() if line.split()[0].isdigit()]
     assert table == [["1", "0", "succeeded", "2"], ["0", "raise", "failed", "2"], ["2", "3", "failed", "2"]]
     assert "2 trials failed; the first: trial:" in result.stdout
@@ -172,7 +172,7 @@ def test_the_trials_that_have_not_succeeded_run_again(cluster: Sandbox) -> None:
     go_on.unlink()
     cluster("run", "go.py", "1")
     script = cluster.json("runs")[-1]["run"]
-    assert f"{script} is no sweep" in cluster("rerun", "--failed", script, code=2).stderr
+    assert f"{script} is not a sweep" in cluster("rerun", "--failed", script, code=2).stderr
 
 
 def test_the_table_is_csv_too(cluster: Sandbox) -> None:
@@ -217,20 +217,27 @@ def test_wrong_usage(cluster: Sandbox) -> None:
         return cluster("sweep", *arguments, code=2).stderr
 
     assert "no argument has a parameter" in error("trial.py", "--lr", "0.1")
-    assert "'{1..}' in '--lr={1..}', character 6: this is no range" in error("trial.py", "--lr={1..}")
-    assert "{rank} in '{rank}', character 1: it is replaced by `launch` only" in error("trial.py", "{1,2}", "{rank}")
-    assert "--best max:: this names no metric" in error("--best", "max:", "trial.py", "{1,2}")
+    assert "'{1..}' in '--lr={1..}', character 6: this is not a range" in error("trial.py", "--lr={1..}")
+    assert "{rank} in '{rank}': there is no parameter 'rank'" in error("trial.py", "{1,2}", "{rank}")
+    assert "--best max: names no metric" in error("--best", "max:", "trial.py", "{1,2}")
+    assert "--best --dry-run names no metric" in error("trial.py", "{1,2}", "--best", "--dry-run")
     assert "the cluster has no job 'master'\nhint: Choose with --on from: ps, worker." in error(
         "--on", "master", "trial.py", "{1,2}"
     )
     (cluster.folder / "bad.csv").write_text("lr\n1,2\n")
     assert "bad.csv:2: 2 values for 1 column" in error("--from", "bad.csv", "trial.py", "{lr}")
+    (cluster.folder / "unused.csv").write_text("lr\n1\n2\n")
+    assert "no argument uses a column of unused.csv" in error("--from", "unused.csv", "trial.py", "{1,2}")
+    assert "--random 3: there are only 2 combinations" in error("--random", "3", "trial.py", "{1,2}")
     assert "'--at-a-time' requires an argument" in error("trial.py", "{1,2}", "--at-a-time")
 
 
 def test_options_of_the_script_come_after_two_hyphens(cluster: Sandbox) -> None:
     seen = printed(sweep(cluster, "trial.py", "--x={1,2}", "--at-a-time=2", "--", "--best=x"))
-    assert [each["args"] for _, each in sorted(seen.items())] == [["--x=1", "--best=x"], ["--x=2", "--best=x"]]
+    assert [each["args"] for _, each in sorted(seen.items())] == [
+        ["--x=1", "--", "--best=x"],
+        ["--x=2", "--", "--best=x"],
+    ]
 
 
 @pytest.mark.parametrize(
@@ -288,13 +295,32 @@ def test_a_sweep_outlives_its_agent(cluster: Sandbox) -> None:
     cluster.wait_until("running")
 
 
-def test_places_are_there_again_if_the_process_that_starts_trials_dies(cluster: Sandbox) -> None:
+def test_a_sweep_fails_if_the_process_that_starts_its_trials_dies(cluster: Sandbox) -> None:
     command = cluster.start("sweep", "-o", "json", "--on", "ps", "trial.py", "--x={1,2}", "--act=wait")
     read_until(command.stdout, "x=1")
     (host,) = cluster.pids(" host")
     os.kill(host, signal.SIGKILL)
-    again = json.loads(json.loads(read_until(command.stdout, "x=1")[-1])["line"])
-    assert again["TFCLUSTER_ATTEMPT"] == "1"
-    command.send_signal(signal.SIGTERM)
-    assert command.wait(60) == 143
+    output, _ = command.communicate(timeout=60)
+    assert command.returncode == 1
+    result = lines_of(output)[-1]
+    assert result["error"]["message"] == "no trial has succeeded: no host is left"
+    assert [each["state"] for each in result["result"]["trials"]] == ["pending", "pending"]
     assert not programs(cluster)
+
+
+def test_what_a_sweep_has_done_is_known_after_its_driver_was_killed(cluster: Sandbox) -> None:
+    command = cluster.start("sweep", "-o", "json", "--on", "ps", "trial.py", "--act={0,wait}")
+    events = lines_of("\n".join(read_until(command.stdout, "act=wait")))
+    run = events[0]["run"]
+    (driver,) = [pid for pid, title in cluster.processes().items() if title.endswith(run)]
+    os.kill(driver, signal.SIGKILL)
+    assert command.wait(60) == 1
+    rows = cluster("runs", "--csv", run).stdout.splitlines()
+    assert [row.split(",")[:3] for row in rows] == [
+        ["trial", "act", "state"],
+        ["0", "0", "succeeded"],
+        ["1", "wait", "running"],
+    ]
+    again = cluster("rerun", "--failed", "--detach", run).stdout.strip()
+    assert [each["act"] for each in cluster.json("runs", again)["origin"]["sweep"]["trials"]] == ["wait"]
+    cluster("cancel", again)

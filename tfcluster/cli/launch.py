@@ -24,6 +24,7 @@ from tfcluster.cli.options import (
     run_timeout_option,
 )
 from tfcluster.cli.run import make_request
+from tfcluster.cli.script_command import ScriptCommand
 from tfcluster.core.programs import SCRIPT
 from tfcluster.errors import ClusterError, ExitCode, usage_error
 
@@ -31,24 +32,9 @@ if TYPE_CHECKING:
     from tfcluster.client.cluster import Cluster
 
 
-class _Launch(click.Command):
-    """The command, whose options are followed by those of scripts."""
-
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return the parameters; those of scripts are not imported before they are needed."""
-        added = super().get_params(ctx)[len(self.params) :]  # --help, which stands last
-        return [*self.params, *_script_command().params, *added]
-
-
-def _script_command() -> click.Command:
-    from tfcluster.cli import script
-
-    return script.command
-
-
 @click.command(
     "launch",
-    cls=_Launch,
+    cls=ScriptCommand,
     epilog="Example: tfcluster launch --workers 2 train.py --epochs 3",
     context_settings={
         "auto_envvar_prefix": "TFCLUSTER_LAUNCH",

@@ -131,15 +131,15 @@ def command(run: str | None, tail: int | None, csv: bool, cluster: str | None, o
     """
     from tfcluster.client.runs.runs import find_record, list_runs
 
-    if csv and run is None:
-        raise click.UsageError("--csv is for the RUN of a sweep: name it.")
+    if csv and (run is None or output != "text"):
+        raise click.UsageError("--csv is for the RUN of a sweep, without -o json.")
     if run is not None:
         target = resolve_target(cluster)
         record = find_record(target, run)
         if csv:
             from tfcluster.ui.trials import to_csv
 
-            echo(to_csv(_trials_of(record)).removesuffix("\n"))
+            echo(to_csv(_trials_of(target, record)).removesuffix("\n"))
         elif output == "json":
             echo_json(record)
         else:
@@ -158,13 +158,19 @@ def command(run: str | None, tail: int | None, csv: bool, cluster: str | None, o
         raise problem
 
 
-def _trials_of(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the trials in the result of a sweep; raise a ClusterError if the run has none."""
+def _trials_of(target: Cluster, record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the trials of a sweep that has ended; raise a ClusterError if the run is not one."""
+    from tfcluster.client.runs.runs import attach
+    from tfcluster.core.states import ACTIVE_RUN_STATES
+
+    if record["origin"] is None or record["origin"].get("sweep") is None:
+        raise usage_error(f"{record['run']} is not a sweep")
+    if record["state"] in ACTIVE_RUN_STATES:
+        raise usage_error(f"{record['run']} has not ended", f"`tfcluster wait {record['run']}` waits for its end.")
     trials: list[dict[str, Any]] | None = (record["result"] or {}).get("trials")
-    if trials is None:
-        is_sweep = record["origin"] is not None and record["origin"].get("sweep") is not None
-        problem = f"is {record['state']} and has no result" if is_sweep else "is no sweep"
-        raise usage_error(f"{record['run']} {problem}")
+    if trials is None:  # its driver was killed
+        events = [event for event in attach(target, record["run"]) if event["event"] == "trial"]
+        trials = list({event["trial"]: event for event in events}.values())
     return trials
 
 
@@ -279,7 +285,7 @@ def rerun_command(
         known = {param.name for param in own_command(then.program).params}
         then = replace(then, parameters={each: then.parameters[each] for each in then.parameters if each in known})
     if failed:
-        then = _with_failed_trials(record, then)
+        then = _with_failed_trials(target, record, then)
     if name is not None:
         check_name(name)
     name = name or record["run"].rpartition("-")[0]  # that of the run, or else of its program
@@ -319,9 +325,9 @@ def _options_of(record: dict[str, Any]) -> RunOptions:
     return decode(RunOptions, nest_options(record)["options"], lenient=True)
 
 
-def _with_failed_trials(record: dict[str, Any], options: RunOptions) -> RunOptions:
+def _with_failed_trials(target: Cluster, record: dict[str, Any], options: RunOptions) -> RunOptions:
     """Return the options of a sweep with only the trials that have not succeeded, in their order."""
-    done = {trial["trial"] for trial in _trials_of(record) if trial["state"] == "succeeded"}
+    done = {trial["trial"] for trial in _trials_of(target, record) if trial["state"] == "succeeded"}
     assert options.sweep is not None, "it has trials"
     rest = tuple(values for number, values in enumerate(options.sweep.trials) if number not in done)
     if not rest:

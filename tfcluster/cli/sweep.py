@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import click
 
@@ -21,11 +21,9 @@ from tfcluster.cli.options import (
 )
 from tfcluster.cli.output import echo, echo_json
 from tfcluster.cli.run import make_request
+from tfcluster.cli.script_command import ScriptCommand
 from tfcluster.core.programs import SCRIPT
 from tfcluster.errors import usage_error
-
-if TYPE_CHECKING:
-    from tfcluster.core.runs import Sweep
 
 #: The options that only a sweep has, and whether they have a value; they are recognized after the script, too.
 _OWN = {
@@ -34,16 +32,10 @@ _OWN = {
 }
 
 
-class _Sweep(click.Command):
-    """The command, whose options are followed by those of scripts."""
+class _Sweep(ScriptCommand):
+    """The command, some of whose options may follow the script's arguments."""
 
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return the parameters; those of scripts are not imported before they are needed."""
-        from tfcluster.cli import script
-
-        added = super().get_params(ctx)[len(self.params) :]  # --help, which stands last
-        of_scripts = [param for param in script.command.params if param.name != "start_timeout"]
-        return [*self.params, *of_scripts, *added]
+    omitted = ("start_timeout",)  # trials use no tasks
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse arguments as click does, after moving the options that only a sweep has to the front."""
@@ -57,7 +49,7 @@ def _own_options_first(args: Sequence[str]) -> list[str]:
     remaining = iter(args)
     for argument in remaining:
         if argument == "--":
-            others += remaining
+            others += ["--", *remaining]
         elif argument.partition("=")[0] not in _OWN:
             others.append(argument)
         elif not _OWN[argument.partition("=")[0]] or "=" in argument:
@@ -101,7 +93,11 @@ def _own_options_first(args: Sequence[str]) -> list[str]:
     help="How many trials run at the same time on each task.",
 )
 @click.option("--random", type=click.IntRange(min=1), metavar="N", help="Draw N of the trials.")
-@click.option("--seed", type=WholeNumber(0, 2**63 - 1), help="The seed of --random, and of all trials.")
+@click.option(
+    "--seed",
+    type=WholeNumber(0, 2**63 - 1),
+    help="The seed of --random, and of Python, NumPy and TensorFlow in all trials.",
+)
 @click.option(
     "--best", metavar="[max:]METRIC", help="Sort the trials by a metric, the lowest first; or with max: the highest."
 )
@@ -132,24 +128,25 @@ def command(
     output: str,
     **script: Any,
 ) -> int:
-    """Run SCRIPT.py once for each combination of parameters: as many trials at a time as the cluster has places.
+    """Run SCRIPT.py once for each combination of parameters, N trials at a time on each task.
 
     In ARGS, in quotes, '{a,b,c}' is a list of values, '{1..10}' a range, and '{0.1..0.001 log 5}' five values on a
-    logarithmic scale. Each trial is a process of its own, with the GPUs of the task on which it runs. A trial that
-    fails is recorded, and the others continue; if a host is lost, its trials start again on another one.
+    logarithmic scale. Each trial is its own process, with the GPUs of the task on which it runs. A trial that
+    fails is recorded, and the others continue; if a host is lost, its trials restart on another one.
 
     The result is a table of the trials with their latest metrics (tfcluster.metric). The sweep succeeds if one of its
-    trials does. It is a run like any other: Ctrl-C cancels it.
+    trials does. It is a run like any other: Ctrl-C interrupts its trials, and the next one cancels it.
 
     The options that only `sweep` has may follow ARGS too; after `--`, all belongs to the script.
     """
-    from tfcluster.core.runs import Sweep
+    from tfcluster.core.runs import Best, Sweep
 
+    if random is not None and seed is None:
+        seed = _draw_seed()
     trials = _make_trials(script["args"], source, random, seed)
-    sweep = Sweep(trials, at_a_time, max_failures, best)
-    _check(sweep)
+    sweep = Sweep(trials, at_a_time, max_failures, None if best is None else Best.parse(best))
     if dry_run:
-        _show_trials(sweep, output)
+        _show_trials(trials, output)
         return 0
     from tfcluster.cli.run_options import SharedOptions
     from tfcluster.cli.runs import show
@@ -163,10 +160,19 @@ def command(
     return show(launch(make_group(request, jobs, sweep=sweep), target), target, output, detached=detach)
 
 
+def _draw_seed() -> int:
+    """Draw a seed and show it, so that the same trials can be drawn again."""
+    import secrets
+
+    seed = secrets.randbits(32)
+    echo(f"note: these trials are drawn with --seed {seed}", err=True)
+    return seed
+
+
 def _make_trials(
     arguments: Sequence[str], source: BinaryIO | None, count: int | None, seed: int | None
 ) -> tuple[dict[str, str], ...]:
-    """Return the parameters of all trials; a seed that is drawn here is shown."""
+    """Return the parameters of all trials."""
     import random
 
     from tfcluster.core.sweep_file import parse_trials
@@ -174,33 +180,24 @@ def _make_trials(
 
     rows: Sequence[Mapping[str, str]] = [{}] if source is None else parse_trials(source.read(), source.name)
     template = parse_arguments(arguments, list(rows[0]))
-    if not template.names:
+    used = template.names if source is None else template.names & rows[0].keys()
+    if not used:
         what = "no argument has a parameter" if source is None else f"no argument uses a column of {source.name}"
         hint = "Write --lr '{0.1,0.01}', in quotes: a shell replaces braces." if source is None else "Write --lr {lr}."
         raise usage_error(what, hint)
-    if count is not None and seed is None:
-        import secrets
-
-        seed = secrets.randbits(32)
-        echo(f"note: these trials are drawn with --seed {seed}", err=True)
     return make_trials(rows, template.grid, count, random.Random(seed).sample)
 
 
-def _check(sweep: Sweep) -> None:
-    """Raise a ClusterError if --best names no metric."""
-    if sweep.best is not None:
-        from tfcluster.core.trials import Best
-
-        Best.parse(sweep.best)
-
-
-def _show_trials(sweep: Sweep, output: str) -> None:
+def _show_trials(trials: Sequence[Mapping[str, str]], output: str) -> None:
     """Show the trials of a sweep that is not started."""
-    from tfcluster.core.trials import TrialQueue
+    from tfcluster.core.sweep_grid import to_value
 
-    rows = TrialQueue(sweep, ()).rows()
+    rows = [
+        {"trial": number, "parameters": {name: to_value(text) for name, text in values.items()}}
+        for number, values in enumerate(trials)
+    ]
     if output == "json":
-        echo_json({"trials": [{name: row[name] for name in ("trial", "parameters")} for row in rows]})
+        echo_json({"trials": rows})
     else:
         from tfcluster.ui.trials import show_parameters
 

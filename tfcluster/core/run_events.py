@@ -182,7 +182,7 @@ class TrialEvent:
     state: str  # `running`, `succeeded`, `failed`, `cancelled`; `pending` if its host is lost: it starts again
     metrics: dict[str, Any]  # its latest ones, by name
     host: str  # the host on which it runs
-    seconds: float  # since it started
+    seconds: float  # for how long its process has run
     attempt: int  # how often it was started before
     problem: str | None = None  # why it failed, or starts again
 
@@ -276,6 +276,11 @@ def is_report(record: Mapping[str, Any]) -> bool:
 def reporter_of(record: Mapping[str, Any]) -> str:
     """Return who has reported a metric: a member of a group, a series of the program, or both; empty for neither."""
     return " ".join(str(record[name]) for name in ("task", "series") if record.get(name))
+
+
+def trial_metric(record: Mapping[str, Any]) -> str:
+    """Return how a metric of a trial is named, after its series if it has one: `loss` or `validation/loss`."""
+    return "/".join(filter(None, (record.get("series"), record["name"])))
 
 
 class LatestMetrics:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import PurePath
@@ -20,13 +21,36 @@ _NAME_CHARACTERS = 23
 
 
 @record_class(frozen=True)
+class Best:
+    """What the best trial of a sweep has: the lowest value of a metric, or the highest."""
+
+    metric: str
+    is_highest: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Best:
+        """Parse `loss`, `min:loss` or `max:accuracy`, or raise a ClusterError."""
+        metric = text.removeprefix("max:").removeprefix("min:")
+        if not metric or metric.startswith("-"):
+            raise usage_error(f"--best {text} names no metric", "Write --best loss or --best max:accuracy.")
+        return cls(metric, text.startswith("max:"))
+
+    def sort_key(self, metrics: Mapping[str, Any]) -> float:
+        """Return the number by which trials are sorted; those without the metric come last."""
+        value = metrics.get(self.metric)
+        if not isinstance(value, int | float):
+            return math.inf
+        return -value if self.is_highest else value
+
+
+@record_class(frozen=True)
 class Sweep:
     """The trials of a sweep, and how they are run."""
 
     trials: tuple[dict[str, str], ...]  # the parameters of each, as texts
     at_a_time: int = 1  # how many run at the same time on each task
     max_failures: int | None = None  # how many may fail before no other trial starts; None for no limit
-    best: str | None = None  # the metric by which they are sorted, as `core.trials.Best` parses it; None for none
+    best: Best | None = None  # by what they are sorted; None for their numbers
 
 
 @record_class(frozen=True)

@@ -16,14 +16,14 @@ _HINT = "The first line of a CSV file names the columns; in a JSON lines file ea
 def parse_trials(data: bytes, name: str) -> tuple[dict[str, str], ...]:
     """Return the values of each trial by the columns of a file, or raise a ClusterError that names the line.
 
-    A file that begins with `{` has JSON lines. `name` is that of the file.
+    A file that begins with `{` or `[` has JSON lines. `name` is that of the file.
     """
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise usage_error(f"{name}:{line}: this is not UTF-8 text", _HINT) from None
-    rows = tuple(_parse_json(text, name) if text.lstrip().startswith("{") else _parse_csv(text, name))
+    rows = tuple(_parse_json(text, name) if text.lstrip().startswith(("{", "[")) else _parse_csv(text, name))
     if not rows:
         raise usage_error(f"{name}: names no trials", _HINT)
     return rows
@@ -31,15 +31,15 @@ def parse_trials(data: bytes, name: str) -> tuple[dict[str, str], ...]:
 
 def _parse_csv(text: str, name: str) -> Iterator[dict[str, str]]:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    rows = (cells for row in reader if any(cells := [cell.strip() for cell in row]))  # an empty line has none
     try:
-        columns = [column.strip() for column in next(reader, [])]
-        _check_columns(columns, f"{name}:1")
-        for row in reader:
-            if len(row) != len(columns) and row:
+        columns = next(rows, [])
+        _check_columns(columns, f"{name}:{reader.line_num}")
+        for row in rows:
+            if len(row) != len(columns):
                 counts = f"{pluralize(len(row), 'value')} for {pluralize(len(columns), 'column')}"
                 raise usage_error(f"{name}:{reader.line_num}: {counts}", _HINT)
-            if row:  # an empty line has none
-                yield dict(zip(columns, (value.strip() for value in row), strict=True))
+            yield dict(zip(columns, row, strict=True))
     except csv.Error as error:
         raise usage_error(f"{name}:{reader.line_num}: {error}", _HINT) from None
 
@@ -53,7 +53,7 @@ def _check_columns(columns: Sequence[str], where: str) -> None:
 
 def _parse_json(text: str, name: str) -> Iterator[dict[str, str]]:
     columns: set[str] = set()
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
         try:
@@ -61,7 +61,7 @@ def _parse_json(text: str, name: str) -> Iterator[dict[str, str]]:
         except (ValueError, RecursionError) as error:
             raise usage_error(f"{name}:{number}: this is not JSON: {error}", _HINT) from None
         if not isinstance(values, dict):
-            raise usage_error(f"{name}:{number}: this is no object", _HINT)
+            raise usage_error(f"{name}:{number}: this is not an object", _HINT)
         columns = columns or set(values)
         if difference := sorted(columns ^ set(values)):
             raise usage_error(f"{name}:{number}: not all lines have the key {difference[0]!r}")

@@ -14,22 +14,22 @@ import itertools
 import json
 import math
 import re
-from collections import Counter
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tfcluster import settings
-from tfcluster.core.groups import is_placeholder
 from tfcluster.errors import usage_error
 from tfcluster.records import record_class
 
 #: Draws a number of different members of a range.
 Sample = Callable[[range, int], Sequence[int]]
-_NUMBER = r"[+-]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?"
-_WHOLE = re.compile(r"(-?\d+)\.\.(-?\d+)")
-_LOG = re.compile(rf"({_NUMBER})\.\.({_NUMBER})\s+log\s+(\d+)")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-_HINT = "Write {0.1,0.01}, {1..10} or {0.1..0.001 log 5}; braces of your own are written twice, as {{ and }}."
+_DIGITS = r"\d{1,18}"
+_NUMBER = rf"[+-]?(?:{_DIGITS}(?:\.\d+)?|\.\d+)(?:[eE][+-]?{_DIGITS})?"
+_WHOLE = re.compile(rf"(-?{_DIGITS})\.\.(-?{_DIGITS})")
+_LOG = re.compile(rf"({_NUMBER})\.\.({_NUMBER})\s+log\s+({_DIGITS})")
+_NAME = re.compile(r"[A-Za-z_][\w .-]*")
+_HINT = "Write {0.1,0.01}, {1..10} or {0.1..0.001 log 5}. To pass a literal brace, write it twice: {{ or }}."
 
 
 @record_class(frozen=True)
@@ -77,9 +77,9 @@ def parse_arguments(arguments: Sequence[str], columns: Sequence[str] = ()) -> Te
 
 def parse_template(arguments: Sequence[str]) -> Template:
     """Return the template of arguments that `parse_arguments` has accepted before."""
-    counts: Counter[str] = Counter()
+    taken: set[str] = set()
     return Template(
-        tuple(tuple(_parse(argument, _name_of(arguments, number), counts)) for number, argument in enumerate(arguments))
+        tuple(tuple(_parse(argument, _name_of(arguments, number), taken)) for number, argument in enumerate(arguments))
     )
 
 
@@ -93,11 +93,7 @@ def _check_names(arguments: Sequence[str], template: Template, columns: Sequence
     for argument, parts in zip(arguments, template.arguments, strict=True):
         for part in parts:
             if isinstance(part, Parameter) and part.name not in known:
-                brace = f"{{{part.name}}}"
-                where = f"{brace} in {argument!r}, character {argument.find(brace) + 1}:"
-                if is_placeholder(brace):
-                    hint = "A trial is no member of a launch. Its number is in TFCLUSTER_TRIAL."
-                    raise usage_error(f"{where} it is replaced by `launch` only", hint)
+                where = f"{{{part.name}}} in {argument!r}:"
                 hint = f"The parameters are {', '.join(known)}." if known else _HINT
                 raise usage_error(f"{where} there is no parameter {part.name!r}", hint)
 
@@ -111,8 +107,8 @@ def _name_of(arguments: Sequence[str], number: int) -> str:
     return (option.strip("-") if is_option else "") or f"argument-{number + 1}"
 
 
-def _parse(argument: str, name: str, counts: Counter[str]) -> Iterator[str | Parameter]:
-    """Yield the parts of an argument. `counts` says how many parameters with values have a name."""
+def _parse(argument: str, name: str, taken: set[str]) -> Iterator[str | Parameter]:
+    """Yield the parts of an argument. `taken` has the names of all parameters with values so far."""
     at, text = 0, ""
     while at < len(argument):
         if argument.startswith(("{{", "}}"), at):
@@ -130,8 +126,10 @@ def _parse(argument: str, name: str, counts: Counter[str]) -> Iterator[str | Par
             if values is None:
                 yield Parameter(brace[1:-1].strip(), None)
             else:
-                counts[name] += 1
-                yield Parameter(name if counts[name] == 1 else f"{name}-{counts[name]}", values)
+                numbered = (f"{name}-{number}" for number in itertools.count(2))
+                free = next(each for each in itertools.chain([name], numbered) if each not in taken)
+                taken.add(free)
+                yield Parameter(free, values)
             at, text = end, ""
     if text:
         yield text
@@ -148,7 +146,9 @@ def _end_of_json(argument: str, at: int) -> int | None:
 def _parse_brace(brace: str, where: str) -> tuple[str, ...] | None:
     """Return the values that a pair of braces stands for; None if it names another parameter."""
     inner = brace[1:-1].strip()
-    if not brace.endswith("}") or "{" in inner:
+    if "{" in inner:
+        raise usage_error(f"{where} a brace inside a brace", "Write the outer ones twice, such as {{a: {1,2}}}.")
+    if not brace.endswith("}"):
         raise usage_error(f"{where} the brace is not closed", _HINT)
     if "," in inner:
         return _parse_list(inner, where)
@@ -161,7 +161,7 @@ def _parse_brace(brace: str, where: str) -> tuple[str, ...] | None:
         return _parse_log(match[1], match[2], int(match[3]), where)
     if ".." in inner:
         raise usage_error(
-            f"{where} this is no range",
+            f"{where} this is not a range",
             "A range is {1..10}, of whole numbers, or {0.1..0.001 log 5}, of five numbers. Other values are listed: "
             "{0.1,0.2}.",
         )
@@ -189,8 +189,15 @@ def _parse_log(first: str, last: str, count: int, where: str) -> tuple[str, ...]
     if count < 2:
         raise usage_error(f"{where} a logarithmic range has at least two numbers", _HINT)
     _check_count(count, where)
-    inside = (low * (high / low) ** (number / (count - 1)) for number in range(1, count - 1))
-    return (first, *(f"{value:.6g}" for value in inside), last)
+    ends = math.log(low), math.log(high)
+    inside = (math.exp(ends[0] + (ends[1] - ends[0]) * number / (count - 1)) for number in range(1, count - 1))
+    return (first, *map(_format_number, inside), last)
+
+
+def _format_number(value: float) -> str:
+    """Return a number with six digits; a whole one as options of scripts expect it."""
+    value = float(f"{value:.6g}")
+    return str(int(value)) if value.is_integer() and value < 1e15 else repr(value)
 
 
 def _check_count(count: int, where: str) -> None:
@@ -217,6 +224,8 @@ def make_trials(
     if count > total:
         raise usage_error(f"--random {count}: there are only {total:,} combinations", "Leave it out to try all.")
     _check_total(count)
+    if total > sys.maxsize:
+        raise usage_error(f"--random {count}: these are {total:,} combinations, too many to draw from")
     return tuple(_combination(rows, grid, number) for number in sample(range(total), count))
 
 

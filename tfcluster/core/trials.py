@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from tfcluster import settings
 from tfcluster.core.groups import Member, select_members
-from tfcluster.core.run_events import LatestMetrics, TrialEvent
+from tfcluster.core.run_events import TrialEvent
 from tfcluster.core.runs import RunOptions, Sweep
-from tfcluster.core.sweep_grid import parse_template, to_value
+from tfcluster.core.sweep_grid import to_value
 from tfcluster.core.topology import PS_JOB, ClusterTopology
-from tfcluster.errors import usage_error
-from tfcluster.records import record_class
 
 
 class TrialState(StrEnum):
@@ -32,29 +29,6 @@ class TrialState(StrEnum):
 _LAST = (TrialState.SUCCEEDED, TrialState.RUNNING, TrialState.PENDING, TrialState.CANCELLED, TrialState.FAILED)
 
 
-@record_class(frozen=True)
-class Best:
-    """What the best trial has: the lowest value of a metric, or the highest."""
-
-    metric: str
-    is_highest: bool = False
-
-    @classmethod
-    def parse(cls, text: str) -> Best:
-        """Parse `loss`, `min:loss` or `max:accuracy`, or raise a ClusterError."""
-        kind, colon, metric = text.rpartition(":")
-        if not metric or (colon and kind not in ("min", "max")):
-            raise usage_error(f"--best {text}: this names no metric", "Write --best loss or --best max:accuracy.")
-        return cls(metric, kind == "max")
-
-    def sort_key(self, metrics: Mapping[str, Any]) -> float:
-        """Return the number by which trials are sorted; those without the metric come last."""
-        value = metrics.get(self.metric)
-        if not isinstance(value, int | float):
-            return math.inf
-        return -value if self.is_highest else value
-
-
 @dataclass
 class Trial:
     """A trial, and its latest attempt."""
@@ -66,7 +40,7 @@ class Trial:
     attempt: int = -1
     started_at: float = 0.0
     seconds: float = 0.0
-    collected: LatestMetrics = field(default_factory=LatestMetrics)
+    metrics: dict[str, Any] = field(default_factory=dict)  # its latest ones, by name
 
     @property
     def member(self) -> Member:
@@ -74,16 +48,9 @@ class Trial:
         assert self.place is not None, "it has been started"
         return as_member(self.place, self.number)
 
-    @property
-    def metrics(self) -> dict[str, Any]:
-        """Return its latest metrics."""
-        return dict(self.collected.as_result().get("metrics", {}))
-
     def to_event(self, problem: str | None = None) -> TrialEvent:
         """Return the event about its state."""
-        host = "" if self.place is None else self.place.host
-        seconds, attempt = round(self.seconds, 3), self.attempt
-        return TrialEvent(self.number, self.parameters, self.state.value, self.metrics, host, seconds, attempt, problem)
+        return TrialEvent(**self.to_row(), attempt=self.attempt, problem=problem)
 
     def to_row(self) -> dict[str, Any]:
         """Return what the result of the sweep says of it."""
@@ -91,7 +58,7 @@ class Trial:
             "trial": self.number,
             "parameters": self.parameters,
             "state": self.state.value,
-            "metrics": self.metrics,
+            "metrics": dict(self.metrics),
             "host": None if self.place is None else self.place.host,
             "seconds": None if self.place is None else round(self.seconds, 3),
         }
@@ -139,7 +106,7 @@ class TrialQueue:
     def start_next(self, hosts: Collection[str], now: float) -> Trial | None:
         """Start the next trial at a place on one of the hosts, on the task that has the fewest; None if there is none.
 
-        A trial that has lost its host comes before those that have not started.
+        A trial that has lost its host comes before those that have not started, and goes to another host if it can.
         """
         waiting = [] if self.is_stopped else self.in_state(TrialState.PENDING)
         taken = [trial.place for trial in self.running if trial.place is not None]
@@ -148,9 +115,10 @@ class TrialQueue:
             return None
         loads = Counter(place.short for place in taken)
         trial = waiting[0]
-        trial.state, trial.place = TrialState.RUNNING, min(free, key=lambda place: loads[place.short])
-        trial.attempt += 1
-        trial.started_at, trial.seconds, trial.collected = now, 0.0, LatestMetrics()
+        lost = None if trial.place is None else trial.place.host
+        trial.place = min(free, key=lambda place: (place.host == lost, loads[place.short]))
+        trial.state, trial.attempt = TrialState.RUNNING, trial.attempt + 1
+        trial.started_at, trial.seconds, trial.metrics = now, 0.0, {}
         return trial
 
     def end(self, number: int, state: TrialState, now: float) -> Trial:
@@ -160,7 +128,7 @@ class TrialQueue:
         return trial
 
     def lose(self, host: str, now: float) -> list[Trial]:
-        """Record that a host is lost; return the trials that ran there, which start again unless it was the last time.
+        """Record that a host is lost; return the trials that ran there, which restart unless it was the last time.
 
         A trial may be the reason why its hosts are lost.
         """
@@ -172,7 +140,7 @@ class TrialQueue:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return what the result says of each trial, the best first; those that have failed come last."""
-        best = None if self._sweep.best is None else Best.parse(self._sweep.best)
+        best = self._sweep.best
         return [
             trial.to_row()
             for trial in sorted(
@@ -194,8 +162,8 @@ def as_member(place: Member, number: int) -> Member:
 def select_group(topology: ClusterTopology, options: RunOptions) -> tuple[Member, ...]:
     """Return the members of a launch or the places of a sweep's trials, or raise a ClusterError.
 
-    A place for each task comes before the second one of any task. Trials are placed on the job `worker` by default or,
-    if there is none, on all but `ps`.
+    A place for each task comes before the second one of any task, and no task has more places than there are trials.
+    Trials are placed on the job `worker` by default or, if there is none, on all but `ps`.
     """
     jobs = options.jobs or ()
     if options.sweep is None:
@@ -203,12 +171,5 @@ def select_group(topology: ClusterTopology, options: RunOptions) -> tuple[Member
     existing = list(dict.fromkeys(task.job for task in topology.tasks))
     default = ["worker"] if "worker" in existing else [job for job in existing if job != PS_JOB]
     tasks = select_members(topology, jobs or default, "--on")
-    return tuple(replace(tasks[rank % len(tasks)], rank=rank) for rank in range(options.sweep.at_a_time * len(tasks)))
-
-
-def check_trials(arguments: Sequence[str], trials: Iterable[Mapping[str, str]]) -> None:
-    """Raise a ClusterError if a trial has no value for a parameter of the arguments."""
-    names = parse_template(arguments).names
-    for number, values in enumerate(trials):
-        if missing := sorted(names - values.keys()):
-            raise usage_error(f"trial {number} has no value for {missing[0]!r}")
+    rounds = min(options.sweep.at_a_time, len(options.sweep.trials))
+    return tuple(replace(tasks[rank % len(tasks)], rank=rank) for rank in range(rounds * len(tasks)))

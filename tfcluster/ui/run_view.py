@@ -140,7 +140,9 @@ class RunView:
             self._metrics.update(event)
 
     def _show_trial(self, event: TrialEvent) -> None:
-        """Show how a trial has ended, above the progress bar if there is one."""
+        """Show how a trial has ended, above the progress bar if there is one, which has the metrics of the others."""
+        if event.state != "running":
+            self._metrics.forget(f"trial:{event.trial}")
         if (line := format_trial(event)) is not None:
             screen = error_console() if self._progress is None else self._progress.console
             screen.print(Text(line, style=style_of(event.state)), soft_wrap=True)
@@ -246,6 +248,12 @@ class Metrics:
         self._steps[reporter] = event.step
         self._values.setdefault(reporter, {})[event.name] = event.value
         self._changed.add(reporter)
+
+    def forget(self, task: str) -> None:
+        """Forget the values of a member and its series."""
+        for reporter in [each for each in self._values if each.partition(" ")[0] == task]:
+            del self._values[reporter]
+        self._changed &= self._values.keys()
 
     def latest(self) -> list[str]:
         """Return a line for each reporter."""

@@ -43,12 +43,14 @@ def make_trials_table(rows: Sequence[Row]) -> Table:
 
 
 def to_csv(rows: Sequence[Row]) -> str:
-    """Return the same table as CSV; a metric with the name of a parameter has `metric` before it."""
+    """Return the same table as CSV; names that are taken have `parameter` or `metric` before."""
     parameters, metrics = _names(rows, "parameters"), _names(rows, "metrics")
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    named = [f"metric {name}" if name in parameters else name for name in metrics]
-    writer.writerow(["trial", *parameters, "state", *named, "host", "seconds"])
+    columns = ["trial", "state", "host", "seconds"]
+    first = [f"parameter {name}" if name in columns else name for name in parameters]
+    last = [f"metric {name}" if name in {*columns, *parameters} else name for name in metrics]
+    writer.writerow(["trial", *first, "state", *last, "host", "seconds"])
     for row in rows:
         values = [row["parameters"].get(name) for name in parameters], [row["metrics"].get(name) for name in metrics]
         writer.writerow([row["trial"], *values[0], row["state"], *values[1], row["host"], row["seconds"]])
@@ -68,8 +70,8 @@ def format_trial(event: TrialEvent) -> str | None:
         return None
     parameters = " ".join(f"{name}={value}" for name, value in event.parameters.items())
     if event.problem is not None:
-        again = ", starts again" if event.state == "pending" else ""
-        return f"trial:{event.trial} ({parameters}) {event.state}{again}: {event.problem}"
+        end = "restarts" if event.state == "pending" else event.state
+        return f"trial:{event.trial} ({parameters}) {end}: {event.problem}"
     metrics = " ".join(f"{name}={_format(value)}" for name, value in event.metrics.items())
     end = f": {metrics}" if metrics else ""
     return f"trial:{event.trial} ({parameters}) {event.state} after {format_duration(event.seconds)}{end}"
@@ -92,6 +94,4 @@ def _values(values: Mapping[str, Any], names: Sequence[str]) -> list[str]:
 def _format(value: Any) -> str:
     if value is None:
         return "not finite"
-    if isinstance(value, Mapping):  # the metrics of a series
-        return " ".join(f"{name}={_format(each)}" for name, each in value.items())
     return f"{value:.6g}" if isinstance(value, float) else str(value)

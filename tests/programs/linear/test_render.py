@@ -53,6 +53,11 @@ def test_metrics_are_the_latest_of_each_worker_and_the_updates() -> None:
     metrics.update(parsed("worker:0", 2000))
     assert metrics.changed() == ["worker:0  step 2,000  loss 0.1623"]
     assert metrics.changed() == []
+    metrics.update(parsed("worker:0", 3000))
+    metrics.update(parsed("worker:0 validation", 3000))
+    metrics.forget("worker:0")
+    assert metrics.latest() == lines[1:], "a trial that has ended is not shown any more"
+    assert metrics.changed() == []
 
 
 def test_metrics_are_printed_with_the_progress(

@@ -29,7 +29,7 @@ from tfcluster.core.states import ACTIVE_RUN_STATES
 from tfcluster.core.text import summarize_list
 from tfcluster.core.tf_config import refusal_notes
 from tfcluster.core.topology import PRIVATE, check_address
-from tfcluster.core.trials import check_trials, select_group
+from tfcluster.core.trials import select_group
 from tfcluster.errors import ClusterError, usage_error
 from tfcluster.os.files import first_data
 from tfcluster.paths import LOCAL_HOST
@@ -338,7 +338,6 @@ def _make_group(context: AgentContext, options: RunOptions, secret: str) -> Grou
     jobs = {member.job for member in members}
     servers = {job: addresses for job, addresses in topology.addresses().items() if job not in jobs}
     if options.sweep is not None:
-        check_trials(options.arguments, options.sweep.trials)
         servers = {}  # trials use none
     else:
         check_arguments(options.arguments, list(topology.addresses()))

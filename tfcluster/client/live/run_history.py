@@ -15,7 +15,7 @@ from tfcluster.client.rpc.parallel import silent_context
 from tfcluster.client.runs.locate import locate_run
 from tfcluster.client.runs.runs import RunResponse, read_records
 from tfcluster.client.runs.wait_diagnosis import ask_hosts
-from tfcluster.core.run_events import is_report, reporter_of
+from tfcluster.core.run_events import is_report, reporter_of, trial_metric
 from tfcluster.core.text import strip_forwarding
 from tfcluster.errors import ClusterError
 from tfcluster.protocol.api.runs import AttachRequest
@@ -91,8 +91,8 @@ class RunHistory:
             name, reporter = event["name"], reporter_of(event)
             point = (int(event["step"]), event["value"], event.get("seconds"))
             self._series.setdefault((name, reporter), Series(name, reporter)).add(point)
-            if reporter in self._trials:
-                self._trials[reporter]["metrics"][name] = event["value"]
+            if trial := self._trials.get(event.get("task", "")):
+                trial["metrics"][trial_metric(event)] = event["value"]
         elif kind == "graph":
             self.operations += event["operations"]
         elif kind == "placement":

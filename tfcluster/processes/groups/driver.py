@@ -187,7 +187,6 @@ class GroupDriver:
         pid = os.fork()
         if pid == 0:
             own.detach()
-            self._detach()
             daemonize.set_parent_death_signal(parent)
             daemonize.become_subreaper()  # that of this process, the driver, is not inherited
             daemonize.close_fds({0, 1, 2, other.fileno()})
@@ -203,15 +202,6 @@ class GroupDriver:
         other.close()
         self._local_host = pid
         self._admit(GroupLink(own, self._plan.host))
-
-    def _detach(self) -> None:
-        """Give up, in a forked process, the objects that own descriptors, which are closed there."""
-        for link in self._links.values():
-            link.detach()
-        if self._listener is not None:
-            self._listener.detach()
-        if self._wakeup is not None:
-            self._wakeup.detach()
 
     def _listen(self, others: list[str]) -> None:
         """Listen for other hosts, and tell the command the address, which it passes on to them."""

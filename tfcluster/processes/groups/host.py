@@ -262,8 +262,9 @@ class GroupHost:
         }
         try:
             self._start_program(order.trial, trial, arguments, environment, order.attempt)
-        except OSError as error:
-            failure = f"it cannot start on host {trial.host}: {error.strerror}"
+        except (OSError, ClusterError) as error:
+            reason = error.message if isinstance(error, ClusterError) else error.strerror
+            failure = f"it cannot start on host {trial.host}: {reason}"
             self._report(Exited(order.trial, 1, failure, was_idle=False))
 
     def _start_program(

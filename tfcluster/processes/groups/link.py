@@ -246,10 +246,6 @@ class Admission:
         """Close the connection."""
         self._connection.close()
 
-    def detach(self) -> None:
-        """Give up the descriptor in a forked process, which has closed it."""
-        self._connection.detach()
-
 
 class GroupListener:
     """Listens for the other hosts of a group, and accepts those that prove that they belong to it.
@@ -294,12 +290,6 @@ class GroupListener:
             self._refuse(fd)
         self._poll.unregister(self._listener)
         self._listener.close()
-
-    def detach(self) -> None:
-        """Give up the descriptors in a forked process, which has closed them."""
-        for admission in self._admissions.values():
-            admission.detach()
-        self._listener.detach()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # the other side has given up, or no descriptor is left

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Collection, Iterable
 
 from tfcluster import settings
 from tfcluster.core.groups import Group
-from tfcluster.core.run_events import ErrorEvent, ProgressEvent, RunEvent, StoppedEvent
+from tfcluster.core.run_events import ErrorEvent, ProgressEvent, RunEvent, StoppedEvent, is_report, trial_metric
 from tfcluster.core.text import pluralize
-from tfcluster.core.trials import Best, Trial, TrialQueue, TrialState
+from tfcluster.core.trials import Trial, TrialQueue, TrialState
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.network import Address
 from tfcluster.processes.groups.coordinator import describe_failure
 from tfcluster.processes.groups.driver import NEVER, GroupDriver, LastLines
-from tfcluster.processes.groups.link import Exited, Measured, Report, Started, StartTrial, Unable
+from tfcluster.processes.groups.link import Exited, Measured, Report, Started, StartTrial
 from tfcluster.processes.groups.member_states import MemberState
 from tfcluster.processes.runs.run_plan import RunPlan
 
@@ -43,16 +42,14 @@ class SweepDriver(GroupDriver):
             self._ready_by = NEVER
 
     def _on_lost(self, host: str) -> None:
-        """Have the trials of a host start again, and the command have it connect again."""
+        """Have the trials of a host restart, and the command have it connect again."""
         for trial in self._queue.lose(host, time.monotonic()):
             self._report_end(trial, f"the connection to host {host} is lost")
-        if host == self._plan.host and self._local_host is not None:
-            os.waitpid(self._local_host, 0)  # it has died, since it leaves only at the end
-            self._fork_local_host()
-        elif not self._connected:
-            self._ready_by = time.monotonic() + settings.GROUP_RETURN_SECONDS
-        if others := [each for each in self._group.hosts if each not in self._connected]:
+        others = [each for each in self._group.hosts if each not in {*self._connected, self._plan.host}]
+        if others:
             self._listen(others)
+        if not self._connected:
+            self._ready_by = time.monotonic() + (settings.GROUP_RETURN_SECONDS if others else 0)
 
     def _timers(self) -> Iterable[float]:
         return (self._end_at, self._ready_by)
@@ -63,7 +60,7 @@ class SweepDriver(GroupDriver):
             self._ready_by = NEVER
             self._has_begun = True
             if not self._connected:
-                self._problem = "no host could be reached"
+                self._problem = "no host is left"
                 self._queue.stop()
 
     def _has_ended(self) -> bool:
@@ -86,15 +83,14 @@ class SweepDriver(GroupDriver):
     def _take(self, host: str, report: Report) -> None:
         """Take a report of a host."""
         if isinstance(report, Started):
+            self._queue.trials[report.rank].started_at = time.monotonic()
             self._states[self._name_of(report.rank)] = MemberState(report.pid, host)
         elif isinstance(report, Measured):
-            self._queue.trials[report.rank].collected.add({**report.event, "task": None})
+            if is_report(report.event):
+                self._queue.trials[report.rank].metrics[trial_metric(report.event)] = report.event["value"]
             self._write(report.event)
         elif isinstance(report, Exited):
             self._take_exit(report)
-        elif isinstance(report, Unable):  # such as a message that it does not understand
-            self._problem = report.problem
-            self._queue.stop()
 
     def _take_exit(self, report: Exited) -> None:
         self._lines.pass_on(self._name_of(report.rank))
@@ -105,7 +101,8 @@ class SweepDriver(GroupDriver):
             was_ended = self._is_cancelled or self._is_interrupted
             state = TrialState.CANCELLED if was_ended else TrialState.FAILED
             message = describe_failure(trial.member, report, lines, (), self._is_interrupted).error.message
-            problem = message.partition("\n")[0]
+            name, ended = f"{trial.member.short} on {trial.member.host} ", "failed: "  # as the event has them
+            problem = message.partition("\n")[0].removeprefix(name).removeprefix(ended)
             if state is TrialState.FAILED:
                 self._first_failure = self._first_failure or message
         self._report_end(self._queue.end(trial.number, state, time.monotonic()), problem)
@@ -149,10 +146,9 @@ class SweepDriver(GroupDriver):
         if pending := self._queue.in_state(TrialState.PENDING):
             why = self._problem or f"--max-failures {self._sweep.max_failures}"
             notes.append(f"{pluralize(len(pending), 'trial')} not started: {why}")
-        if self._sweep.best is not None:
-            metric = Best.parse(self._sweep.best).metric
-            if not any(metric in trial.metrics for trial in self._queue.trials):
-                notes.append(f"no trial has reported the metric {metric!r}")
+        best = self._sweep.best
+        if best is not None and not any(best.metric in trial.metrics for trial in self._queue.trials):
+            notes.append(f"no trial has reported the metric {best.metric!r}")
         if self._recorder.lost_bytes:
             notes.append(f"{self._recorder.lost_bytes} bytes of output could not be written")
         return notes
