@@ -269,6 +269,7 @@ RECORD = {
     *("run", "program", "script", "inputs", "parameters", "state", "started", "ended", "seconds", "waited", "timeout"),
     *("progress", "metrics", "result", "origin", "error", "outcome", "activity"),
 }
+TRIAL = {"trial", "parameters", "state", "metrics", "host", "seconds"}
 
 
 class _TalkativeApi(RecordedApi):
@@ -294,9 +295,11 @@ class _TalkativeApi(RecordedApi):
     def _run(self, run: str) -> dict[str, Any]:
         answer = super()._run(run)
         members = [add_secrets({"task": "worker:0", "host": "node0", "state": "exited", "attempt": 1, "exit_code": 1})]
+        trials = [add_secrets(dict.fromkeys(TRIAL, 0))]
         return {
             **add_secrets(answer),
-            **{"record": self._add(answer["record"]), "members": members, "notes": ["secret"], "has_graph": True},
+            **{"record": self._add(answer["record"]), "members": members, "trials": trials},
+            **{"notes": ["secret"], "has_graph": True},
         }
 
     def _add(self, record: dict[str, Any]) -> dict[str, Any]:
@@ -339,8 +342,9 @@ def test_readers_get_no_field_that_is_not_for_them() -> None:
         answer = reader.answer("GET", f"/api/runs/{run}", {}, {})
         assert "secret" not in json.dumps(answer), run
         assert answer.keys() == {
-            *("run", "record", "progress", "series", "members", "notes", "has_graph", "is_complete")
+            *("run", "record", "progress", "series", "members", "trials", "notes", "has_graph", "is_complete")
         }
+        assert answer["trials"] == [dict.fromkeys(TRIAL, 0)]
         assert answer["record"].keys() == RECORD
         assert answer["record"]["origin"] == {"commit": "abc", "is_clean": True}
         assert len(answer["series"]) > 0

@@ -182,7 +182,7 @@ class TrialEvent:
     state: str  # `running`, `succeeded`, `failed`, `cancelled`; `pending` if its host is lost: it starts again
     metrics: dict[str, Any]  # its latest ones, by name
     host: str  # the host on which it runs
-    seconds: float  # for how long its process has run
+    seconds: float  # since it was started
     attempt: int  # how often it was started before
     problem: str | None = None  # why it failed, or starts again
 

@@ -47,6 +47,7 @@ _ORIGIN = ("commit", "is_clean")
 _EVENT = ("time", "task", "host", "event", "kind")
 _RUN = ("run", "progress", "series", "is_complete")
 _MEMBER = ("task", "host", "state", "attempt", "exit_code")
+_TRIAL = ("trial", "parameters", "state", "metrics", "host", "seconds")
 
 
 class PageApi(Protocol):
@@ -149,6 +150,7 @@ def _show_run(run: Mapping[str, Any]) -> dict[str, Any]:
         **_pick(run, _RUN),
         "record": _show_record(run["record"]),
         "members": [_pick(member, _MEMBER) for member in run["members"]],
+        "trials": [_pick(trial, _TRIAL) for trial in run["trials"]],
         "notes": [],
         "has_graph": False,
     }

@@ -83,7 +83,6 @@ class SweepDriver(GroupDriver):
     def _take(self, host: str, report: Report) -> None:
         """Take a report of a host."""
         if isinstance(report, Started):
-            self._queue.trials[report.rank].started_at = time.monotonic()
             self._states[self._name_of(report.rank)] = MemberState(report.pid, host)
         elif isinstance(report, Measured):
             if is_report(report.event):
