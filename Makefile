@@ -102,9 +102,11 @@ completions: .venv/installed
 	$(BIN)/tfcluster completion zsh > completions/_tfcluster
 	$(BIN)/tfcluster completion fish > completions/tfcluster.fish
 
-# The references of the spec, of the commands and of the events of a run, the JSON schema of the spec, and the man pages.
+# The references of the spec, of the commands and of the events of a run, the limits, the JSON schema of the spec, and the
+# man pages.
 docs: .venv/installed
 	$(BIN)/python docs/make_reference.py
+	$(BIN)/python docs/make_limits.py
 	$(BIN)/python docs/make_schema.py
 	$(BIN)/python docs/make_man.py
 
