@@ -3,7 +3,7 @@ reading 1 GB of variables, and `run linear`, side by side in one run.
 
 The hosts are network namespaces with an sshd each, as the tests have them, which takes root. They share this machine's
 cores, so that what two real hosts encrypt and decrypt at the same time competes here with what the servers do. With
-fewer cores than the two servers and the two forwarders need, the targets are lower: see docs/network.md.
+fewer cores than the two servers and the two forwarders need, the targets are lower: see docs/benchmarks.md.
 """
 
 from __future__ import annotations
