@@ -173,8 +173,8 @@ def test_commands_for_other_machines_are_understood(document: Path) -> None:
 
 
 def test_the_keys_of_a_host_and_the_exit_codes_are_all_there() -> None:
-    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "hosts.md").read_text(), re.MULTILINE)
-    assert sorted(rows) == sorted(HostSpec.model_fields)
+    hosts = (ROOT / "docs" / "hosts.md").read_text()
+    assert [key for key in HostSpec.model_fields if f"`{key}" not in hosts] == []
     rows = re.findall(r"^\| ([\d, ]+) \|", (ROOT / "docs" / "automation.md").read_text(), re.MULTILINE)
     assert {int(code) for row in rows for code in row.split(", ")} == {int(code) for code in ExitCode}
 
