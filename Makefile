@@ -16,11 +16,16 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo check test test-setup test-slow test-all test-kubernetes faults lint bench weight stories soak wheel release completions docs site picture clean
 
+# BIN=FOLDER uses another environment as it is, in which `pip install -e '.[test]'` has installed all that is needed.
+ifeq ($(BIN),.venv/bin)
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[test,lint]'
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
 	touch $@
+else
+.venv/installed: ;
+endif
 
 # The whole story in one command: a cluster comes up, computes pi, is looked at, and goes down again, whatever happens.
 # It has its own name, so that it is not one that the user has started.
