@@ -29,11 +29,12 @@ STYLE = ".content { width: 56em } table.docutils { font-size: 0.85em } table.doc
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".json": "json"}
 #: The pages in the order of the navigation, by heading.
 NAVIGATION = {
-    "Use": ["tour", "clusters", "scripts", "launch", "sweep", "programs", "python", "automation"],
-    "Machines": ["hosts", "slurm", "kubernetes", "network"],
-    "Watch": ["monitoring", "dashboard", "supervision"],
+    "First hour": ["tour", "clusters", "programs"],
+    "Your own programs": ["scripts", "launch", "sweep", "python", "automation"],
+    "Hosts": ["hosts", "network", "slurm", "kubernetes"],
+    "Watching": ["monitoring", "dashboard", "supervision"],
     "Reference": ["commands", "spec", "events", "limits", "upgrade"],
-    "Background": ["compared", "benchmarks", "architecture", "contributing"],
+    "Inside": ["architecture", "benchmarks", "contributing", "compared"],
 }
 #: The pages that are not in docs/, by their names in the site.
 ELSEWHERE = {
@@ -67,9 +68,10 @@ class Site:
         path.write_text(outside_fences(text, lambda part: LINK.sub(lambda link: self._link(link, name, source), part)))
 
     def write_commands(self, source: Path) -> None:
-        """Write a page for each command, and a list of them."""
+        """Write a page for each command, and a list of them, with what the states mean."""
         top = click.Context(cli, info_name="tfcluster", max_content_width=100)
         introduction, *_ = source.read_text().partition("\n## ")
+        states = "".join(source.read_text().partition("\n## States\n")[1:])
         rows = ["| command | what it does |", "|---|---|"]
         names = []
         for context, command in make_reference.commands_in(cli, top):
@@ -80,7 +82,7 @@ class Site:
             rows.append(
                 f"| [`{context.command_path}`](commands.md#tfcluster-{name}) | {command.get_short_help_str(120)} |"
             )
-        self.write("commands.md", "\n".join([introduction, *rows, ""]) + toctree("", names), source)
+        self.write("commands.md", "\n".join([introduction, *rows, states]) + toctree("", names), source)
 
     def write_spec(self, source: Path) -> None:
         """Write a page for each key of the spec, and the tables with links to them."""
@@ -124,7 +126,7 @@ class Site:
         if path.is_dir():
             return None
         if path.parent == ROOT / "docs":
-            if path.name == "commands.md" and place:
+            if path.name == "commands.md" and place.startswith("tfcluster-"):
                 return f"commands/{place.removeprefix('tfcluster-')}.md"
             if path.suffix != ".md":
                 shutil.copy(path, self.folder / path.name)

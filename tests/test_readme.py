@@ -27,7 +27,6 @@ from tfcluster.spec.hosts import HostSpec
 from tfcluster.spec.load import load_spec
 
 README = ROOT / "README.md"
-SCRIPTS = ROOT / "docs" / "scripts.md"
 DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md"))]
 WITH_COMMANDS = [document for document in DOCUMENTS if "```console" in document.read_text()]
 FOR_OTHER_MACHINES = [page for page in DOCUMENTS if "```sh\n" in page.read_text()]
@@ -115,18 +114,8 @@ def run_commands(document: Path, sandbox: Sandbox) -> None:
     assert sandbox.leftovers() == []
 
 
-@pytest.mark.slow
-def test_the_program_connects_as_written(sandbox: Sandbox) -> None:
-    sandbox("up", ROOT / "examples" / "cluster.yaml")
-    (program,) = [block for block in blocks(SCRIPTS, "python") if "grpc://" in block]
-    assert "localhost:2223" in program
-    program = program.replace("localhost:2223", sandbox.task("worker:0")["address"])
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=90, check=True)
-    assert "/job:worker/replica:0/task:1/device:CPU:0" in result.stdout
-
-
 def test_the_readme_is_short_its_spec_is_the_example_and_its_picture_and_make_targets_exist() -> None:
-    assert len(README.read_text().splitlines()) <= 250
+    assert len(README.read_text().splitlines()) <= 200
     (shown,) = blocks(README, "yaml")
     assert yaml.safe_load(shown) == yaml.safe_load((ROOT / "examples" / "cluster.yaml").read_text())
     assert (ROOT / "docs" / "terminal.svg").read_text().startswith("<svg")
