@@ -32,8 +32,8 @@ def plan(tmp_path: Path) -> RunPlan:
     return replace(plan, caller=Caller({}, 0o022, None), host="alpha")
 
 
-def member(rank: int, attempt: int, hosts: str) -> dict[str, str]:
-    return {"TFCLUSTER_RANK": str(rank), "TFCLUSTER_ATTEMPT": str(attempt), "TFCLUSTER_HOSTS": hosts}
+def member(rank: int, attempt: int, **more: str) -> dict[str, str]:
+    return {"TFCLUSTER_RANK": str(rank), "TFCLUSTER_ATTEMPT": str(attempt), **more}
 
 
 def test_the_active_environment_is_that_of_the_command(plan: RunPlan, tmp_path: Path) -> None:
@@ -74,13 +74,15 @@ def test_a_python_of_this_machine_is_refused_for_other_hosts() -> None:
     check_python(request, [])
 
 
-def test_the_members_of_a_launch_have_one_note_and_on_several_hosts_the_pythons_of_these(
+def test_members_and_trials_have_one_note_and_on_several_hosts_the_pythons_of_these(
     plan: RunPlan, tmp_path: Path
 ) -> None:
     active = {**os.environ, "VIRTUAL_ENV": str(make_environment(tmp_path / "none"))}
-    places = [member(0, 0, "alpha"), member(1, 0, "alpha"), member(0, 1, "alpha"), member(0, 0, "alpha,beta")]
+    trials = [member(0, 0, TFCLUSTER_TRIAL="0"), member(0, 0, TFCLUSTER_TRIAL="1")]
+    places = [member(0, 0), member(1, 0), member(0, 1), *trials]
     notes = [choose(replace(plan, member=place), active)[1] for place in places]
-    assert [bool(note) for note in notes] == [True, False, False, False]
+    assert [bool(note) for note in notes] == [True, False, False, True, False]
+    assert choose(replace(plan, member=places[0], spans_hosts=True), active) == (None, "")
 
 
 def missing(name: str) -> ModuleNotFoundError:
@@ -102,7 +104,7 @@ def test_only_a_package_that_is_missing_is_advised_on(plan: RunPlan, tmp_path: P
     assert f"-m pip install -r {tmp_path.name}/requirements.txt`" in advise_on_import(
         below, tmp_path, missing("pandaz")
     )
-    launched = replace(plan, member=member(0, 0, "alpha,beta"))
+    launched = replace(plan, member=member(0, 0), spans_hosts=True)
     assert "--python" not in advise_on_import(launched, tmp_path, missing("pandaz"))
 
 

@@ -276,6 +276,7 @@ class GroupHost:
             streams=OutputStreams(),
             group=None,
             trial=environment.get("TFCLUSTER_TRIAL"),
+            spans_hosts=len(self._group.hosts) > 1,
             member={
                 **gpu_variables({**os.environ, **member.env}, member.gpu_ids),
                 **environment,

@@ -16,6 +16,8 @@ from tfcluster.errors import usage_error
 from tfcluster.processes.runs.run_plan import RunPlan
 from tfcluster.tf_install import OLDEST_PYTHON, tensorflow_version
 
+# Of the members of a launch and the trials of a sweep, the first one in the first attempt has the note.
+_NUMBERS = ("TFCLUSTER_RANK", "TFCLUSTER_ATTEMPT", "TFCLUSTER_TRIAL")
 # The name of conda's first environment, which is active in each shell of many users without their doing.
 _CONDA_BASE = "base"
 _USED = "the script runs with the Python of the active environment, {}{}; `--python {}` chooses the cluster's"
@@ -35,7 +37,7 @@ def choose(plan: RunPlan, environment: Mapping[str, str]) -> tuple[boot.Interpre
     folder = active_environment(environment)
     if not folder or _is_same_folder(folder, sys.prefix):
         return None, ""
-    is_first = plan.member is None or (plan.member["TFCLUSTER_RANK"], plan.member["TFCLUSTER_ATTEMPT"]) == ("0", "0")
+    is_first = plan.member is None or all(plan.member.get(name, "0") == "0" for name in _NUMBERS)
     python = os.path.join(plan.options.parameters["cwd"], folder, "bin", "python")
     own = shlex.quote(sys.executable)
     try:
@@ -61,9 +63,9 @@ def check_for_members(plan: RunPlan) -> None:
 def can_choose(plan: RunPlan) -> bool:
     """Return whether the script can have another Python than the cluster's: it runs where its command is.
 
-    The members of a launch on several hosts have the Pythons of their hosts.
+    Members and trials on several hosts have the Pythons of their hosts, which are alike.
     """
-    return plan.caller is not None and (plan.member is None or "," not in plan.member["TFCLUSTER_HOSTS"])
+    return plan.caller is not None and not plan.spans_hosts
 
 
 def active_environment(environment: Mapping[str, str]) -> str:

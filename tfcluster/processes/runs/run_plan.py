@@ -79,6 +79,7 @@ class RunPlan:
     group: Group | None = None  # None for a run of one process
     member: dict[str, str] | None = field(default=None, repr=False)  # environment variables of a member of a group
     trial: str | None = None  # the number of a trial of a sweep
+    spans_hosts: bool = False  # whether its group has members on several hosts
     network: PrivateNetwork | None = None  # the one that the run's processes enter
     ports: tuple[int, ...] = ()  # those of `network` that other hosts can connect to; empty if there are no other hosts
     output_limit: int = settings.RUN_OUTPUT_BYTES  # the bytes that what is stored of the output may take
