@@ -136,7 +136,7 @@ for module, name in ((os, "pidfd_open"), (os, "P_PIDFD"), (os, "memfd_create"), 
 
 @pytest.mark.slow
 def test_a_python_that_was_built_with_old_headers(sandbox: Sandbox) -> None:
-    """tests/test_process.py and tests/test_boot.py are faster."""
+    """tests/test_process_handle.py and tests/test_boot.py are faster."""
     env = sandbox.with_fault("tfcluster.os.libc", _OLD_HEADERS)
     sandbox("up", sandbox.spec("name: conda\njobs:\n  worker: {tasks: 2}\n"), env=env)
     assert len(sandbox.json("run", "mean", "--random", "1e5", env=env)["devices"]) == 2

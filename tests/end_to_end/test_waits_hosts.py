@@ -24,7 +24,7 @@ tf.distribute.MultiWorkerMirroredStrategy()  # WAITS HERE
 
 pytestmark = (
     pytest.mark.slow
-)  # tests/agent/test_diagnosis.py and tests/client/test_wait_diagnosis.py have the same by parts
+)  # tests/agent/test_waits.py and tests/client/test_wait_diagnosis.py have the same by parts
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 
 from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.spec.load import load_spec, parse_spec
+from tfcluster.spec.load import load_spec, parse_cluster_notation, parse_spec
 from tfcluster.spec.policies import Backoff, JobBackoff, JobRestart, Limit, RestartSpec
 from tfcluster.spec.schema import Address, Job, Spec
 
@@ -362,3 +362,34 @@ def test_an_invalid_path_and_a_file_that_is_too_large_are_errors(tmp_path: Path)
     with pytest.raises(ClusterError) as caught:
         load_spec(file)
     assert caught.value.message == f"{file}:1:1: the file is larger than 1 MiB"
+
+
+NOTATION = "write it as worker|localhost:2223;localhost:2224"
+#: What is wrong with texts in the notation of grpc_tensorflow_server, and the column.
+BAD_NOTATION = {
+    "": [f"1: no job is named; {NOTATION}"],
+    "a": [f"1: expected JOB|ADDRESS, found 'a'; {NOTATION}"],
+    "a|localhost:1,": [f"15: expected JOB|ADDRESS, found ''; {NOTATION}"],
+    "a|": ["3: jobs.a[0]: expected an address such as localhost:2222 or [::1]:2222, found the text ''"],
+    "a|localhost:1, a|localhost:2": ["16: jobs.a: this job is already at column 1"],
+    "1|localhost": ["1: jobs.1: expected the name of a job to be letters, digits and _, and to start with a letter"],
+    "a|localhost:1;x:2,b|localhost:0; localhost:1": [
+        "15: jobs.a[1]: the task's address is not on this machine: 'x'; write localhost:2, or give the spec hosts:",
+        "21: jobs.b[0]: expected a port from 1 to 65535, found the text 'localhost:0'",
+        "34: jobs.b[1]: b:1 has the address localhost:1 of a:0",
+    ],
+}
+
+
+def test_jobs_and_their_addresses_are_read_from_the_notation_of_grpc_tensorflow_server() -> None:
+    spec = parse_cluster_notation("master|localhost:2222, worker|localhost:2223;localhost:2224")
+    first, second, third = (Address(host="localhost", port=port) for port in (2222, 2223, 2224))
+    assert spec == Spec(name="cluster", jobs={"master": Job(tasks=(first,)), "worker": Job(tasks=(second, third))})
+
+
+@pytest.mark.parametrize("text", BAD_NOTATION)
+def test_problems_of_that_notation_have_a_column(text: str) -> None:
+    with pytest.raises(ClusterError) as caught:
+        parse_cluster_notation(text)
+    assert caught.value.message.splitlines() == [f"--cluster-spec:1:{line}" for line in BAD_NOTATION[text]]
+    assert caught.value.exit_code is ExitCode.USAGE

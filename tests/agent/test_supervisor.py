@@ -1,4 +1,4 @@
-"""Tasks are started with one write of the journal. If it fails, a new topology is undone, and a restart waits."""
+"""The supervisor of tasks: a start is one write of the journal; if that fails, it is undone, and a restart waits."""
 
 from __future__ import annotations
 
