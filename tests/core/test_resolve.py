@@ -7,12 +7,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import yaml
+from pydantic import BaseModel
 
 from tests.core.clusters import topology_of
 from tfcluster.core.hosts import Host
 from tfcluster.core.topology import ClusterTopology, LogLimits, RestartPolicy, Task, matching_tasks
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.serialization import decode, to_json
+from tfcluster.spec.base import Key
+from tfcluster.spec.hosts import HostSpec
+from tfcluster.spec.policies import Backoff, Logs, NotifySpec, RestartSpec
+from tfcluster.spec.schema import Job, Spec
 
 FULL = """
 name: demo
@@ -52,6 +58,59 @@ def test_every_field_of_the_spec_is_in_the_topology() -> None:
         logs=LogLimits(size=2000, count=3),
         host_order={"ps": ("localhost",), "worker": ("localhost",), "local": ("localhost",)},
     )
+
+
+#: The parts of a spec that the topology has, and where they are in a spec.
+PARTS: dict[type[BaseModel], tuple[str, ...]] = {
+    Spec: (),
+    HostSpec: ("hosts", "alpha"),
+    Job: ("jobs", "worker"),
+    RestartSpec: ("restart",),
+    Backoff: ("restart", "backoff"),
+    Logs: ("logs",),
+    NotifySpec: ("notify",),
+}
+#: The keys that a part must have, with other values than the examples of docs/spec.md.
+REQUIRED: dict[type[BaseModel], dict[str, Any]] = {Job: {"tasks": 1}, NotifySpec: {"command": "./other.sh"}}
+#: The keys that the topology does not have, and why.
+NOT_RESOLVED: dict[type[BaseModel], dict[str, str]] = {
+    Spec: {
+        "hostfile": "`hosts` has its hosts when a spec is loaded",
+        "host": "each of `hosts` has its keys when a spec is loaded",
+        "slurm": "its provider reads it",
+        "kubernetes": "its provider reads it",
+    },
+}
+
+
+def keys() -> list[Any]:
+    """The keys of each part, with the example of docs/spec.md."""
+    return [
+        pytest.param(part, name, yaml.safe_load(f"{{{name}: {key.example}}}")[name], id=f"{part.__name__} {name}")
+        for part in PARTS
+        for name, field in part.model_fields.items()
+        for key in field.metadata
+        if isinstance(key, Key) and name not in NOT_RESOLVED.get(part, {})
+    ]
+
+
+def topology_with(part: type[BaseModel], values: dict[str, Any]) -> ClusterTopology:
+    """The topology of a spec in which a part has some keys."""
+    hosts: dict[str, Any] = {"localhost": {"address": "10.0.0.10"}, "alpha": {}, "beta": {}}
+    spec: dict[str, Any] = {"hosts": hosts, "jobs": {"worker": {"tasks": 3}}}
+    place = spec
+    for name in PARTS[part]:
+        place = place.setdefault(name, {})
+    place.update(values)
+    return topology_of(json.dumps(spec))
+
+
+@pytest.mark.parametrize(("part", "name", "example"), keys())
+def test_every_key_of_a_spec_changes_the_topology(part: type[BaseModel], name: str, example: Any) -> None:
+    """A key that is forgotten would have no effect, without a word."""
+    required = REQUIRED.get(part, {})
+    before, after = (topology_with(part, values) for values in (required, {**required, name: example}))
+    assert after != before, "use the key in core/resolve.py, or say in NOT_RESOLVED why not"
 
 
 HOSTED = """
