@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -227,6 +228,30 @@ async def test_a_server_that_cannot_be_restarted_now_is_restarted_later(
     record = folder.journal.read()
     assert record is not None
     assert record.tasks[task.spec.name].process == task.process
+    await supervisor.stop(1.0)
+
+
+async def test_the_uptime_of_a_restarted_server_counts_from_its_latest_start(
+    supervisor: TaskSupervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocesses.ChildProcess, "send", lambda child, message: None)
+    topology = topology_of([task_of("worker:0", "a")])
+    supervisor.apply(topology, [task.name for task in topology.tasks], "up", "")
+    [task] = supervisor.tasks.values()
+    first = task.process
+    assert first is not None
+    task.started -= 3600.0
+    uptime = task.status().uptime_s
+    assert uptime is not None
+    assert uptime >= 3600.0
+    killed_at = time.time()
+    first.kill()
+    while task.process in (first, None):
+        await asyncio.sleep(0.01)
+    assert task.started >= killed_at
+    uptime = task.status().uptime_s
+    assert uptime is not None
+    assert uptime < 3600.0
     await supervisor.stop(1.0)
 
 
