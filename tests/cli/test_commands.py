@@ -157,8 +157,9 @@ def test_every_option_is_set_by_its_command_and_its_name(words: tuple[str, ...])
         assert subcommand is not None
         command = subcommand
         context = click.Context(command, parent=context, info_name=word, **command.context_settings)
-    for option in command.params:
-        if isinstance(option, click.Option) and option.allow_from_autoenv and option.name not in ("help", "cluster"):
+    for option in command.get_params(context):
+        is_own = {"--help", "--cluster"}.isdisjoint(option.opts)
+        if isinstance(option, click.Option) and option.allow_from_autoenv and is_own:
             typed = max(option.opts, key=len).removeprefix("--").replace("-", "_").upper()
             variable = f"TFCLUSTER_{words[0].upper()}_{typed}"
             assert variable in (option.envvar, f"{context.auto_envvar_prefix}_{(option.name or '').upper()}")

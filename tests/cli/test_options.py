@@ -1,10 +1,7 @@
-"""The types of options: times in the past, and images to write; and where an invalid value comes from."""
+"""The types of options: times in the past, and images to write."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -59,33 +56,3 @@ def test_an_image_file_has_a_known_ending_and_can_be_written(tmp_path: Path) -> 
     }.items():
         with pytest.raises(click.BadParameter, match=words):
             FILES.convert(str(tmp_path / name), None, None)
-
-
-@pytest.mark.parametrize(
-    ("variables", "command", "words"),
-    [
-        (
-            {"TFCLUSTER_RUN_SAMPLES": "x"},
-            "run pi",
-            "(1e7 and 10_000_000 are); --samples is set by TFCLUSTER_RUN_SAMPLES",
-        ),
-        ({"TFCLUSTER_STATUS_OUTPUT": "xml"}, "status", "; --output is set by TFCLUSTER_STATUS_OUTPUT"),
-        ({"TFCLUSTER_LOGS_FOLLOW": "1"}, "logs --until 1m", "--follow; --follow is set by TFCLUSTER_LOGS_FOLLOW"),
-        ({"TFCLUSTER_DOWN_YES": "maybe"}, "down", "; --yes is set by TFCLUSTER_DOWN_YES"),
-        ({"TFCLUSTER_DOWN_YES": "1"}, "down --timeout x", "'--timeout': 'x' is not a valid number."),
-        ({"TFCLUSTER_RUN_SAMPLES": "5"}, "run pi --samples x", "(1e7 and 10_000_000 are)"),
-    ],
-)
-def test_an_error_about_a_value_of_the_environment_names_the_variable(
-    variables: dict[str, str], command: str, words: str
-) -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "tfcluster", *command.split()],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert result.returncode == 2
-    assert result.stderr.endswith(f"{words}\n")

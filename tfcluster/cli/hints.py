@@ -8,10 +8,11 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from tfcluster.cli.variables import find_variable
 from tfcluster.errors import ClusterError, ExitCode
 
 _CLUSTER, _SPEC = "tfcluster.cluster", "tfcluster.spec"
-_VARIABLE = "tfcluster.variable"  # the value of TFCLUSTER_CLUSTER, if that names the cluster
+_VARIABLE = "tfcluster.variable"  # the variable that names the cluster, and its value; not set if none does
 
 
 def remember_target(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
@@ -20,7 +21,7 @@ def remember_target(ctx: click.Context, param: click.Parameter, value: Any) -> A
     if value and source is ParameterSource.COMMANDLINE:
         ctx.meta[f"tfcluster.{param.name}"] = str(value)
     elif value and source is ParameterSource.ENVIRONMENT and param.name == "cluster":
-        ctx.meta[_VARIABLE] = str(value)
+        ctx.meta[_VARIABLE] = find_variable(ctx, param), str(value)
     return value
 
 
@@ -30,11 +31,11 @@ def remember_cluster(name: str) -> None:
 
 
 def complete_error(error: ClusterError) -> None:
-    """Complete the hint of an error, and say if TFCLUSTER_CLUSTER names a cluster that the error is about."""
+    """Complete the hint of an error, and name the variable if one names the cluster that the error is about."""
     error.hint = complete_hint(error.hint)
-    name = click.get_current_context().meta.get(_VARIABLE)
+    variable, name = click.get_current_context().meta.get(_VARIABLE, ("", ""))
     if name and error.exit_code in (ExitCode.USAGE, ExitCode.NOT_RUNNING) and f"{name!r}" in error.message:
-        error.hint = f"{error.hint} TFCLUSTER_CLUSTER is set to {name!r}."
+        error.hint = f"{error.hint} {variable} is set to {name!r}."
 
 
 def complete_hint(hint: str) -> str:

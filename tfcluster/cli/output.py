@@ -18,6 +18,7 @@ import click
 from click.core import ParameterSource
 
 from tfcluster.cli.hints import complete_hint
+from tfcluster.cli.variables import find_variable
 from tfcluster.control_characters import escape_control_characters
 from tfcluster.errors import ClusterError, usage_error
 
@@ -143,14 +144,11 @@ def echo_usage_error(error: click.ClickException) -> None:
 def _variables(error: click.UsageError) -> Iterator[str]:
     """Yield which environment variable an option has its value from, for each option that an error is about."""
     context = error.ctx
-    for param in context.command.params if context is not None else ():
+    for param in context.command.get_params(context) if context is not None else ():
         is_named = any(re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", error.message) for option in param.opts)
         is_meant = is_named or param is getattr(error, "param", None)
         if context and is_meant and context.get_parameter_source(str(param.name)) is ParameterSource.ENVIRONMENT:
-            names = [param.envvar] if isinstance(param.envvar, str) else list(param.envvar or ())
-            names.append(f"{context.auto_envvar_prefix}_{str(param.name).upper()}")
-            name = next((each for each in names if each in os.environ), names[0])
-            yield f"{max(param.opts, key=len)} is set by {name}"
+            yield f"{max(param.opts, key=len)} is set by {find_variable(context, param)}"
 
 
 class _TerminalText(io.StringIO):
