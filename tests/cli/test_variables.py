@@ -1,16 +1,21 @@
-"""Variables of options: an error names the one that it is about."""
+"""Variables of options: an error names the one that it is about, and a note names those that no option reads."""
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
+import tfcluster
 from tfcluster.cli.main import cli
+from tfcluster.cli.variables import describe_unread
 from tfcluster.errors import ClusterError
 
 
@@ -74,3 +79,69 @@ def test_an_error_about_the_cluster_names_the_variable_that_chose_it(variables: 
     error = CliRunner().invoke(cli, ["launch", "one.py"], env=variables).exception
     assert isinstance(error, ClusterError)
     assert error.hint.endswith(f" {named} is set to 'nosuch'.")
+
+
+def note_of(command: str) -> str:
+    """What the command says of variables that it does not read."""
+    context = click.Context(cli, info_name="tfcluster", auto_envvar_prefix="TFCLUSTER")
+    context.invoked_subcommand = command
+    return describe_unread(context)
+
+
+@pytest.mark.parametrize(
+    ("variables", "command", "unread"),
+    [
+        ("TFCLUSTER_STATUS_OUTPUT TFCLUSTER_CLUSTER", "status", ""),
+        (
+            "TFCLUSTER_STATUS_OUTPT TFCLUSTER_STATUS_OUTPUT",
+            "status",
+            "TFCLUSTER_STATUS_OUTPT (did you mean TFCLUSTER_STATUS_OUTPUT?)",
+        ),
+        (
+            "TFCLUSTER_STATUS_ZZZ TFCLUSTER_STATUS_AAA",
+            "status",
+            "TFCLUSTER_STATUS_AAA, TFCLUSTER_STATUS_ZZZ",
+        ),
+        ("TFCLUSTER_STATUS_ZZZ TFCLUSTER_RUN_ZZZ TFCLUSTER_RUN", "runs", ""),
+        # The programs share their variables: each reads its own.
+        ("TFCLUSTER_RUN_SAMPLES TFCLUSTER_RUN_MODE TFCLUSTER_RUN_TIMEOUT TFCLUSTER_RUN_PYTHON", "run", ""),
+        ("TFCLUSTER_RUN_SAMPLE", "run", "TFCLUSTER_RUN_SAMPLE (did you mean TFCLUSTER_RUN_SAMPLES?)"),
+        ("TFCLUSTER_LAUNCH_PYTHON TFCLUSTER_LAUNCH_START_TIMEOUT TFCLUSTER_LAUNCH_EACH", "launch", ""),
+        ("TFCLUSTER_SWEEP_FROM TFCLUSTER_SWEEP_PYTHON", "sweep", ""),
+    ],
+)
+def test_variables_that_no_option_reads_are_named_once(
+    monkeypatch: pytest.MonkeyPatch, variables: str, command: str, unread: str
+) -> None:
+    for name in variables.split():
+        monkeypatch.setenv(name, "secret")
+    assert note_of(command) == (f"note: no option of `tfcluster {command}` reads {unread}" if unread else "")
+
+
+@pytest.mark.usefixtures("nowhere")
+def test_the_note_is_on_standard_error_and_changes_nothing_else() -> None:
+    before, after = (
+        CliRunner().invoke(cli, ["ls", "-o", "json"], env={"TFCLUSTER_LS_OUTPT": value}) for value in ("", "text")
+    )
+    assert (after.stdout, after.exit_code) == (before.stdout, before.exit_code)
+    assert before.stderr == ""
+    assert after.stderr == (
+        "note: no option of `tfcluster ls` reads TFCLUSTER_LS_OUTPT (did you mean TFCLUSTER_LS_OUTPUT?)\n"
+    )
+
+
+def test_no_command_has_a_note_on_a_variable_of_tfcluster_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as those that a script has, which may call any command."""
+    package = Path(tfcluster.__file__).parent
+    names = {
+        node.value
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and re.fullmatch("TFCLUSTER_[A-Z_]+", node.value)
+    }
+    assert {"TFCLUSTER_RUN", "TFCLUSTER_DEVICES", "TFCLUSTER_AGENT_MARK", "TFCLUSTER_RUN_MODE"} <= names
+    for name in names:
+        monkeypatch.setenv(name, "1")
+    assert [note for command in cli.list_commands(click.Context(cli)) if (note := note_of(command))] == []

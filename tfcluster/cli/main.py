@@ -17,6 +17,7 @@ import click
 from tfcluster import settings
 from tfcluster.cli.hints import complete_error
 from tfcluster.cli.output import echo, echo_error, echo_usage_error, prepare_streams
+from tfcluster.cli.variables import describe_unread
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.version import PROTOCOL, __version__
 
@@ -191,8 +192,11 @@ _HINTS = {
     "`tfcluster COMMAND --help` shows the options of a command.",
 )
 @click.version_option(__version__, message=f"tfcluster, version %(version)s (protocol {PROTOCOL})")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """One YAML file in, a running, supervised TensorFlow cluster out."""
+    if note := describe_unread(context):
+        echo(note, err=True)
 
 
 def main() -> NoReturn:
