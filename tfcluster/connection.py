@@ -14,7 +14,7 @@ from tfcluster import settings
 from tfcluster.client.exec import environment_here
 from tfcluster.client.resolve import resolve_cluster
 from tfcluster.client.runs.locate import read_topology
-from tfcluster.client.runs.runs import attach, cancel_run
+from tfcluster.client.runs.requests import attach, cancel_run
 from tfcluster.client.status import list_devices
 from tfcluster.core.environment import no_proxy_env
 from tfcluster.core.topology import PRIVATE

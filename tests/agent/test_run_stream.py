@@ -12,7 +12,7 @@ import pytest
 
 from tests.processes.test_run_driver import files_up_to
 from tfcluster.agent.handlers.runs import Output, _late_devices, skip, stream_files
-from tfcluster.client.runs.runs import encode
+from tfcluster.client.runs.requests import encode
 from tfcluster.core.devices import Device, select
 from tfcluster.core.runs import RunOptions
 from tfcluster.processes.runs.run_plan import OUTPUT, OUTPUT_INDEX

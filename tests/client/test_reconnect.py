@@ -18,7 +18,7 @@ from tfcluster.client.rpc.agent_client import AgentClient, AgentDisconnectedErro
 from tfcluster.client.rpc.parallel import StreamContext
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.runs import launch
-from tfcluster.client.runs.runs import RunResponse, keep_leases_alive, read_records
+from tfcluster.client.runs.requests import RunResponse, keep_leases_alive, read_records
 from tfcluster.errors import ClusterError, ExitCode, usage_error
 from tfcluster.protocol.api import Request
 from tfcluster.protocol.api.cluster import StatusRequest, TopologyRequest

@@ -9,7 +9,7 @@ import pytest
 
 from tfcluster import settings
 from tfcluster.client.live.run_history import RunHistory
-from tfcluster.client.runs.runs import OutputLines
+from tfcluster.client.runs.requests import OutputLines
 
 
 def series_of(history: RunHistory) -> dict[tuple[str, str], list[Any]]:

@@ -13,7 +13,7 @@ import pytest
 
 from tfcluster.agent.handlers.runs import Output
 from tfcluster.agent.logs.log_reader import RawOutput
-from tfcluster.client.runs.runs import OutputLines, encode
+from tfcluster.client.runs.requests import OutputLines, encode
 from tfcluster.processes.runs import stored_output
 from tfcluster.processes.runs.run_plan import OUTPUT, OUTPUT_INDEX
 from tfcluster.processes.runs.stored_output import OutputRecorder, free_all, missing_bytes, stored_bytes

@@ -97,7 +97,7 @@ def _show_events(
     views: Sequence[Callable[[dict[str, Any]], None]],
 ) -> tuple[str, dict[str, Any]]:
     """Pass the events to the views as they arrive; return the run's id and its result event, each empty if missing."""
-    from tfcluster.client.runs.runs import OutputLines
+    from tfcluster.client.runs.requests import OutputLines
 
     run = ""
     result: dict[str, Any] = {}
@@ -129,7 +129,7 @@ def command(run: str | None, tail: int | None, csv: bool, cluster: str | None, o
     The records of the latest hundred runs that have ended are kept, even after `down`. Exits with 5 when a host cannot
     be reached; the runs of the others are still shown.
     """
-    from tfcluster.client.runs.runs import find_record, list_runs
+    from tfcluster.client.runs.requests import find_record, list_runs
 
     if csv and (run is None or output != "text"):
         raise click.UsageError("--csv is for the RUN of a sweep, without -o json.")
@@ -160,7 +160,7 @@ def command(run: str | None, tail: int | None, csv: bool, cluster: str | None, o
 
 def _trials_of(target: Cluster, record: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the trials of a sweep that has ended; raise a ClusterError if the run is not one."""
-    from tfcluster.client.runs.runs import attach
+    from tfcluster.client.runs.requests import attach
     from tfcluster.core.states import ACTIVE_RUN_STATES
 
     if record["origin"] is None or record["origin"].get("sweep") is None:
@@ -184,7 +184,7 @@ def attach_command(run: str | None, cluster: str | None, output: str) -> int:
     RUN is an id or a unique prefix of one, by default the latest run. Ctrl-C detaches and does not affect the run;
     `tfcluster cancel` stops it. A run that has ended is shown from its record, even if the cluster is down.
     """
-    from tfcluster.client.runs.runs import attach, latest_run
+    from tfcluster.client.runs.requests import attach, latest_run
 
     known = resolve_target(cluster)
     if run is None:
@@ -206,7 +206,7 @@ def cancel_command(runs: tuple[str, ...], cluster: str | None, output: str) -> N
 
     A run that has ended already is not changed. Exits with 124 if a run has not ended within 20 seconds.
     """
-    from tfcluster.client.runs.runs import cancel_run, wait_for_runs
+    from tfcluster.client.runs.requests import cancel_run, wait_for_runs
 
     target = resolve_target(cluster).upgrading()
     cancelled = [str(cancel_run(target, run)["run"]) for run in runs]
@@ -234,7 +234,7 @@ def wait_command(names: tuple[str, ...], ready: bool, timeout: float | None, clu
         raise click.UsageError("name the runs to wait for, or add --ready to wait for tasks")
     target = resolve_target(cluster)
     if not ready:
-        from tfcluster.client.runs.runs import wait_for_runs
+        from tfcluster.client.runs.requests import wait_for_runs
 
         codes = {name: _show_end(event, output) for name, event in wait_for_runs(target, names, timeout)}
         return next((codes[name] for name in names if codes[name]), int(ExitCode.DONE))
@@ -274,7 +274,7 @@ def rerun_command(
     """
     from tfcluster.cli.programs import own_command
     from tfcluster.client.runs.launch import launch, make_group
-    from tfcluster.client.runs.runs import find_record
+    from tfcluster.client.runs.requests import find_record
     from tfcluster.client.runs.submission import RunSubmission, describe_changes, with_origin
     from tfcluster.core.runs import check_name
 

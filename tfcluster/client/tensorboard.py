@@ -26,7 +26,7 @@ from tfcluster import boot, settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.exec import ExecTarget, end_supervised, pipe, request_environment, start_supervised
 from tfcluster.client.runs.locate import locate_run
-from tfcluster.client.runs.runs import list_runs
+from tfcluster.client.runs.requests import list_runs
 from tfcluster.core.runs import find_run, matching_runs
 from tfcluster.errors import ClusterError, ExitCode, usage_error
 from tfcluster.paths import LOCAL_HOST, state_folder

@@ -14,7 +14,7 @@ from typing import Any
 from tfcluster import settings
 from tfcluster.client.logs import read_logs
 from tfcluster.client.restart import plan_restart, request_restart
-from tfcluster.client.runs.runs import cancel_run, find_record
+from tfcluster.client.runs.requests import cancel_run, find_record
 from tfcluster.client.status import collect_metrics
 from tfcluster.core.log_levels import LogLevel, entry_level
 from tfcluster.core.states import ACTIVE_RUN_STATES

@@ -31,7 +31,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.runs.runs import find_record
+from tfcluster.client.runs.requests import find_record
 from tfcluster.dashboard.api import Api, RequestError
 from tfcluster.dashboard.feed import Body, Feed
 from tfcluster.dashboard.reader import PageApi, Reader

@@ -15,7 +15,7 @@ from rich.console import Group, RenderableType
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 
 from tfcluster import programs, settings
-from tfcluster.client.runs.runs import OutputLines, encode
+from tfcluster.client.runs.requests import OutputLines, encode
 from tfcluster.control_characters import escape_control_characters
 from tfcluster.core.groups import LAST_LINES
 from tfcluster.core.programs import SCRIPT

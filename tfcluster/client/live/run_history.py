@@ -13,7 +13,7 @@ from tfcluster import settings
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.rpc.parallel import silent_context
 from tfcluster.client.runs.locate import locate_run
-from tfcluster.client.runs.runs import RunResponse, read_records
+from tfcluster.client.runs.requests import RunResponse, read_records
 from tfcluster.client.runs.wait_diagnosis import ask_hosts
 from tfcluster.core.run_events import is_report, reporter_of, trial_metric
 from tfcluster.core.text import strip_forwarding

@@ -20,7 +20,7 @@ from tfcluster.client.resolve import find_cluster
 from tfcluster.client.rpc.agent_client import AgentDisconnectedError
 from tfcluster.client.rpc.parallel import combine_errors, map_hosts, warn
 from tfcluster.client.runs.lost_state import naming_empty_head
-from tfcluster.client.runs.runs import Event, keep_leases_alive
+from tfcluster.client.runs.requests import Event, keep_leases_alive
 from tfcluster.client.runs.submission import RunSubmission
 from tfcluster.client.up import PlanConflictError, apply, plan_up
 from tfcluster.core.runs import Sweep

@@ -34,7 +34,7 @@ from tfcluster.version import __version__
 
 if TYPE_CHECKING:
     from tfcluster.client.runs.code import CodeTree, ShowSending
-    from tfcluster.client.runs.runs import Event, RunResponse
+    from tfcluster.client.runs.requests import Event, RunResponse
 
 
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
@@ -194,7 +194,7 @@ class RunSubmission:
             with naming_empty_head(cluster):
                 first = next(response).record
             run = interrupt.run = str(first["run"])
-            from tfcluster.client.runs.runs import follow  # imported while the run starts
+            from tfcluster.client.runs.requests import follow  # imported while the run starts
 
             with contextlib.nullcontext() if cancel_on_disconnect or self.detach else interrupt.cancelling():
                 yield first

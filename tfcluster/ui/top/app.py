@@ -26,7 +26,7 @@ from tfcluster.client.cluster import Cluster
 from tfcluster.client.live.live_cluster import LiveCluster
 from tfcluster.client.live.view import LiveView
 from tfcluster.client.restart import plan_restart, restart_tasks
-from tfcluster.client.runs.runs import cancel_run
+from tfcluster.client.runs.requests import cancel_run
 from tfcluster.client.status import ClusterSnapshot
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.ui.console import Text

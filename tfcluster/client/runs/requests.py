@@ -1,4 +1,4 @@
-"""Follow, list, cancel and wait for runs, across dead agents and lost connections; and the lines of their output."""
+"""Requests about runs: follow, list, cancel and wait for them, across dead agents and lost connections."""
 
 from __future__ import annotations
 
