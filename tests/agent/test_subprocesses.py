@@ -60,6 +60,11 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.01)
 
 
+async def until_reaped(pid: int) -> None:
+    """Wait until the event loop has read that a child has exited, which can come after the end of its connection."""
+    await until(lambda: not os.path.exists(f"/proc/{pid}"))
+
+
 def pid_of(helper: HelperProcess) -> int:
     assert helper.process is not None
     return helper.process.pid
@@ -83,8 +88,10 @@ async def test_it_is_forked_at_the_first_message_and_after_its_exit() -> None:
     assert helper.process is None
     other = Helper()
     other.ensure_started()
+    last = pid_of(other)
     other.kill()
     await until(lambda: other.exits)
+    await until_reaped(last)
     assert helper.exits == 1, "it was told to stop"
 
 
@@ -97,12 +104,14 @@ async def test_one_that_restarts_is_forked_again_when_it_dies_or_is_stopped_by_a
     os.kill(first, signal.SIGSTOP)
     await until(lambda: helper.kill_if_stopped() == first)
     await until(lambda: helper.process is not None and pid_of(helper) != first)
+    await until_reaped(first)
     helper.stop()
     other = Lasting()
     other.ensure_started()
     first = pid_of(other)
     other.kill()
     await until(lambda: other.process is not None and pid_of(other) != first)
+    await until_reaped(first)
     other.stop()
     assert helper.process is None, "it is not started again"
 
