@@ -119,15 +119,18 @@ def test_variables_that_no_option_reads_are_named_once(
 
 
 @pytest.mark.usefixtures("nowhere")
-def test_the_note_is_on_standard_error_and_changes_nothing_else() -> None:
-    before, after = (
-        CliRunner().invoke(cli, ["ls", "-o", "json"], env={"TFCLUSTER_LS_OUTPT": value}) for value in ("", "text")
-    )
-    assert (after.stdout, after.exit_code) == (before.stdout, before.exit_code)
-    assert before.stderr == ""
-    assert after.stderr == (
-        "note: no option of `tfcluster ls` reads TFCLUSTER_LS_OUTPT (did you mean TFCLUSTER_LS_OUTPUT?)\n"
-    )
+def test_the_note_is_on_standard_error_and_changes_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def outputs(value: str) -> tuple[str, str, object]:
+        monkeypatch.setenv("TFCLUSTER_LS_OUTPT", value)
+        with pytest.raises(SystemExit) as end:
+            cli.main(["ls", "-o", "json"])
+        return *capsys.readouterr(), end.value.code
+
+    assert outputs("") == ("[]\n", "", 0)
+    note = "note: no option of `tfcluster ls` reads TFCLUSTER_LS_OUTPT (did you mean TFCLUSTER_LS_OUTPUT?)\n"
+    assert outputs("text") == ("[]\n", note, 0)
 
 
 def test_no_command_has_a_note_on_a_variable_of_tfcluster_itself(monkeypatch: pytest.MonkeyPatch) -> None:
