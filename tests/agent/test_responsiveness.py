@@ -1,4 +1,4 @@
-"""What takes long keeps the agent's event loop free, so that it answers other requests meanwhile."""
+"""What takes long keeps the agent's event loop free, so that it can answer other requests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tfcluster.protocol.api.runs import RunsRequest
 
 
 def blocked_until(path: Path, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that waits for a file before it does its work: for ever, if the event loop waits with it."""
+    """Return the function that waits for a file first; it never returns if the event loop waits too."""
 
     def wait_first(*arguments: Any, **more: Any) -> Any:
         path.with_name("begun").touch()

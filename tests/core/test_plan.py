@@ -203,7 +203,7 @@ NOT_COMPARED = {
         "cluster": "the cluster is observed by this name",
         "tasks": "the fields of each task are compared",
         "reserved": "no server runs there, and whether servers know an address is compared by `is_valid_in`",
-        "generation": "it counts the changes, of which this is the next one",
+        "generation": "it counts the changes; this is the next one",
         "kept": "it says what the plan does not touch, so it follows from the plan",
         "has_servers": "without servers, each task is stopped, and is therefore started",
     },
