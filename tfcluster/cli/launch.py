@@ -14,14 +14,9 @@ from tfcluster.cli.hints import remember_cluster, remember_target
 from tfcluster.cli.options import (
     SpecFile,
     WholeNumber,
-    cluster_option,
-    detach_option,
-    name_option,
     named_in_command,
-    notify_option,
-    output_option,
     resolve_target,
-    run_timeout_option,
+    submission_options,
 )
 from tfcluster.cli.run import make_request
 from tfcluster.cli.script_command import ScriptCommand
@@ -71,12 +66,7 @@ if TYPE_CHECKING:
     help="Who can connect to the members of --workers, as `network:` in a spec says.  [default: closed]",
 )
 @click.option("--seed", type=WholeNumber(0, 2**63 - 1), help="The seed of the random numbers of all members.")
-@run_timeout_option
-@name_option
-@detach_option
-@notify_option
-@cluster_option
-@output_option
+@submission_options
 def command(
     each: str | None,
     max_restarts: int,

@@ -215,7 +215,16 @@ notify_option = click.option(
     help="Run a shell command when the run has ended, with its result as JSON on standard input and in variables.",
 )
 
+
 # The options of every command that shows past events or logs.
+def submission_options(function: Command) -> Command:
+    """Add the options of each command that submits a run."""
+    options = (run_timeout_option, name_option, detach_option, notify_option, cluster_option, output_option)
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
 since_option = click.option(
     "--since",
     type=Timestamp(),

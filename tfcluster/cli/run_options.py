@@ -11,14 +11,9 @@ import click
 
 from tfcluster.cli.options import (
     OutputFilePath,
-    cluster_option,
-    detach_option,
-    name_option,
-    notify_option,
-    output_option,
-    run_timeout_option,
     seed_option,
     strict_option,
+    submission_options,
 )
 from tfcluster.records import record_class
 
@@ -111,12 +106,7 @@ def submission_of(command: click.Command, values: dict[str, Any], *, detach: boo
     metavar="FILE",
     help="Draw the placed graph in FILE, a colour for each device: .dot, or .svg (requires Graphviz).",
 )
-@run_timeout_option
-@name_option
-@detach_option
-@notify_option
-@cluster_option
-@output_option
+@submission_options
 def _shared() -> None:
     """Have the options that every program has; their names are the fields of SharedOptions."""
 

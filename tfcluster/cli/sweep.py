@@ -11,13 +11,8 @@ from tfcluster.cli.completion import complete_jobs
 from tfcluster.cli.options import (
     InputFile,
     WholeNumber,
-    cluster_option,
-    detach_option,
-    name_option,
-    notify_option,
-    output_option,
     resolve_target,
-    run_timeout_option,
+    submission_options,
 )
 from tfcluster.cli.output import echo, echo_json
 from tfcluster.cli.run import make_request
@@ -105,12 +100,7 @@ def _own_options_first(args: Sequence[str]) -> list[str]:
     "--max-failures", type=click.IntRange(min=0), metavar="N", help="Start no other trial when more than N have failed."
 )
 @click.option("--dry-run", is_flag=True, help="Show the trials and start nothing.")
-@run_timeout_option
-@name_option
-@detach_option
-@notify_option
-@cluster_option
-@output_option
+@submission_options
 def command(
     source: BinaryIO | None,
     on: str | None,
