@@ -131,11 +131,12 @@ def test_the_best_come_first_those_without_the_metric_later_and_failed_ones_last
 
 
 def test_the_name_of_a_metric() -> None:
-    assert [Best.parse(text) for text in ("loss", "min:loss", "max:acc", "val:loss")] == [
+    assert [Best.parse(text) for text in ("loss", "min:loss", "max:acc", "val:loss", "max:min:x")] == [
         Best("loss"),
         Best("loss"),
         Best("acc", is_highest=True),
         Best("val:loss"),
+        Best("min:x", is_highest=True),
     ]
     for text in ("", "max:", "--dry-run"):
         with pytest.raises(ClusterError, match="names no metric"):

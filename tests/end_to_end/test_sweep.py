@@ -23,7 +23,7 @@ seen = {name: value for name, value in os.environ.items() if name.startswith(("T
 print(json.dumps({"args": sys.argv[1:], **seen}), flush=True)
 open(os.path.join(os.environ["TFCLUSTER_OUTPUT"], "model"), "w").write(options.get("lr", ""))
 if "lr" in options:
-    tfcluster.metric("loss", 2 * float(options["lr"]), step=1)
+    tfcluster.metric("loss", 2 * float(options["lr"]), step=1, series=options.get("series"))
 if "meet" in options:
     folder, number = options["meet"].rsplit(":", 1)
     open(os.path.join(folder, os.environ["TFCLUSTER_TRIAL"]), "w").close()
@@ -183,6 +183,12 @@ def test_the_table_is_csv_too(cluster: Sandbox) -> None:
         "1,1,succeeded,2.0,localhost",
         "0,2,succeeded,4.0,localhost",
     ]
+
+
+def test_a_metric_of_a_series_is_named_after_it(cluster: Sandbox) -> None:
+    arguments = ("--on", "ps", "--best", "max:validation/loss", "trial.py", "--lr={1,2}", "--series=validation")
+    trials = sweep(cluster, *arguments)[-1]["result"]["trials"]
+    assert [each["metrics"] for each in trials] == [{"validation/loss": 4.0}, {"validation/loss": 2.0}]
 
 
 def test_a_file_names_the_trials(cluster: Sandbox) -> None:

@@ -130,11 +130,6 @@ def _variables_of(task: Task) -> dict[str, str]:
     return {**task.variables, **({"CUDA_VISIBLE_DEVICES": ",".join(task.gpu_ids)} if is_divided else {})}
 
 
-def is_placeholder(text: str) -> bool:
-    """Return whether a text is replaced in the arguments of a group's script."""
-    return _PLACEHOLDER.fullmatch(text) is not None
-
-
 def check_arguments(arguments: Sequence[str], jobs: Collection[str]) -> None:
     """Raise a ClusterError if a placeholder in a script's arguments names a job that the cluster does not have."""
     for argument in arguments:

@@ -30,10 +30,11 @@ class Best:
     @classmethod
     def parse(cls, text: str) -> Best:
         """Parse `loss`, `min:loss` or `max:accuracy`, or raise a ClusterError."""
-        metric = text.removeprefix("max:").removeprefix("min:")
+        kind, _, rest = text.partition(":")
+        metric = rest if kind in ("min", "max") else text
         if not metric or metric.startswith("-"):
             raise usage_error(f"--best {text} names no metric", "Write --best loss or --best max:accuracy.")
-        return cls(metric, text.startswith("max:"))
+        return cls(metric, kind == "max")
 
     def sort_key(self, metrics: Mapping[str, Any]) -> float:
         """Return the number by which trials are sorted; those without the metric come last."""

@@ -110,7 +110,8 @@ class TrialQueue:
         """
         waiting = [] if self.is_stopped else self.in_state(TrialState.PENDING)
         taken = [trial.place for trial in self.running if trial.place is not None]
-        free = [place for place in self._places if place.host in hosts and place not in taken]
+        ranks = {place.rank for place in taken}
+        free = [place for place in self._places if place.host in hosts and place.rank not in ranks]
         if not (waiting and free):
             return None
         loads = Counter(place.short for place in taken)

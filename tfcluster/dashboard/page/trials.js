@@ -20,11 +20,10 @@ function columnsOf(trials) {
   ];
 }
 
-// A column for each parameter or metric; the metrics of a series are not shown.
+// A column for each parameter or metric.
 function namedColumns(trials, kind) {
-  const isPlain = (value) => value === null || typeof value !== "object";
   const names = [...new Set(trials.flatMap((trial) => Object.keys(trial[kind])))];
-  return names.filter((name) => trials.every((trial) => isPlain(trial[kind][name]))).map((name) => {
+  return names.map((name) => {
     const value = (trial) => trial[kind][name];
     const cell = (trial) => (value(trial) === undefined ? "" : formatNumber(value(trial)));
     const isNumber = trials.every((trial) => typeof (value(trial) ?? 0) === "number");

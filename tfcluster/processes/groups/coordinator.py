@@ -72,6 +72,13 @@ def describe_frozen(member: Member, pid: int) -> Failure:
     return Failure(ClusterError(member.describe_frozen(pid)), ExitCode.FAILED, result, is_cause=True)
 
 
+def describe_exit(report: Exited) -> str:
+    """Describe how a member has failed, after its name."""
+    if report.exit_code < 0:
+        return f"was terminated by {format_exit_status(-report.exit_code)}{report.failure}"
+    return f"failed: {report.failure}" if report.failure else f"ended with exit code {report.exit_code}"
+
+
 def describe_failure(
     member: Member, report: Exited, lines: Sequence[str], done: Iterable[Member], interrupted: bool
 ) -> Failure:
@@ -85,16 +92,11 @@ def describe_failure(
         return Failure(ClusterError("interrupted", exit_code=ExitCode.INTERRUPTED), code, result)
     if report.exit_code < 0:
         result["signal"] = format_exit_status(-report.exit_code)
-        problem = f"was terminated by {result['signal']}{report.failure}"
-    elif report.failure:
-        problem = f"failed: {report.failure}"
-    else:
-        problem = f"ended with exit code {code}"
     shown = LAST_LINES + "".join(f"\n  {line}" for line in lines) if lines else ""
     text = "\n".join([report.failure, *lines])
     missed = [f"{each.name} had exited with code 0 before: " for each in done if _is_named(each, text)]
     hint = _KERAS_HINT if "PerReplica" in report.failure else report.hint
-    error = ClusterError(f"{''.join(missed)}{member.short} on {member.host} {problem}{shown}", hint=hint)
+    error = ClusterError(f"{''.join(missed)}{member.short} on {member.host} {describe_exit(report)}{shown}", hint=hint)
     return Failure(error, code, result, text=text)
 
 

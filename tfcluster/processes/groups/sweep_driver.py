@@ -12,7 +12,7 @@ from tfcluster.core.text import pluralize
 from tfcluster.core.trials import Trial, TrialQueue, TrialState
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.network import Address
-from tfcluster.processes.groups.coordinator import describe_failure
+from tfcluster.processes.groups.coordinator import describe_exit, describe_failure
 from tfcluster.processes.groups.driver import NEVER, GroupDriver, LastLines
 from tfcluster.processes.groups.link import Exited, Measured, Report, Started, StartTrial
 from tfcluster.processes.groups.member_states import MemberState
@@ -99,11 +99,11 @@ class SweepDriver(GroupDriver):
         if report.exit_code != 0:
             was_ended = self._is_cancelled or self._is_interrupted
             state = TrialState.CANCELLED if was_ended else TrialState.FAILED
-            message = describe_failure(trial.member, report, lines, (), self._is_interrupted).error.message
-            name, ended = f"{trial.member.short} on {trial.member.host} ", "failed: "  # as the event has them
-            problem = message.partition("\n")[0].removeprefix(name).removeprefix(ended)
             if state is TrialState.FAILED:
+                message = describe_failure(trial.member, report, lines, (), interrupted=False).error.message
                 self._first_failure = self._first_failure or message
+                problem = (report.failure if report.exit_code > 0 else "") or describe_exit(report)
+                problem = problem.partition("\n")[0]
         self._report_end(self._queue.end(trial.number, state, time.monotonic()), problem)
 
     def _report_end(self, trial: Trial, problem: str | None) -> None:
