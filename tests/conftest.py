@@ -29,6 +29,8 @@ from tfcluster.os.process_handle import ProcessHandle, is_frozen
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "cluster.yaml"
 COMMAND = (sys.executable, "-m", "tfcluster")
+#: The command, with the hosts elsewhere played on this machine.
+PLAYED = (sys.executable, "-m", "tests.played")
 
 # The same examples every time, however slowly they are made; `--hypothesis-profile default` looks for others.
 settings.register_profile(

@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from tests import requirements
-from tests.conftest import environment_of, files_of, marked_processes, wait_for
+from tests.conftest import Sandbox, environment_of, files_of, marked_processes, wait_for
 from tests.namespaces import Network, network
 from tfcluster.core.hosts import Host
 from tfcluster.os import procfs
 
 HERE = "here"
+#: The `connect:` of hosts that are entered as containers are.
+CONNECT = "enter {terminal:-t} {host}"
 # What processes on hosts inherit of the tests' environment, as commands do; tests/changed has the code that reads it.
 _INHERITED = ("PATH", "TEST_RUN", "TEST_SETTINGS", "TEST_CHANGES")
 _CHANGED = str(Path(__file__).parent / "changed")
@@ -272,6 +274,58 @@ def ssh_hosts(*names: str, has_sshd: bool = True) -> Iterator[SshHosts]:
             yield hosts
         finally:
             hosts.tear_down()
+
+
+@dataclass
+class HostsSandbox(Sandbox):
+    """A sandbox whose commands run on the machine `here` of a network of hosts."""
+
+    hosts: SshHosts | None = None
+    has_sshd: bool = True
+
+    @property
+    def network(self) -> SshHosts:
+        assert self.hosts is not None
+        return self.hosts
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**super().environment, **self.network.environment}
+
+    def text(self, names: tuple[str, ...], jobs: str, pythons: dict[str, Path] | None = None) -> str:
+        """A spec with these hosts, and this machine where a job names it."""
+        paths = dict.fromkeys(names, Path(sys.executable)) | (pythons or {})
+        way = "" if self.has_sshd else f", connect: '{CONNECT}'"
+        lines = [f"  {name}: {{address: {self.network.address(name)}, python: {paths[name]}{way}}}\n" for name in names]
+        here = f"  localhost: {{address: {self.network.address(HERE)}}}\n" if "localhost" in jobs else ""
+        return f"name: wide\nhosts:\n{''.join(lines)}{here}{jobs}"
+
+    @contextmanager
+    def without(self, part: str, host: str) -> Iterator[None]:
+        """A host has lost its `link`, or the `way` that commands take to it, which ends what they have there."""
+        lose, restore = {
+            "link": (self.network.network.unplug, self.network.network.plug_in),
+            "way": (self.network.kill, self.network.start) if self.has_sshd else (self.network.hide, self.network.show),
+        }[part]
+        lose(host)
+        try:
+            yield
+        finally:
+            restore(host)
+
+
+@contextmanager
+def over(folder: Path, *names: str, has_sshd: bool = True) -> Iterator[HostsSandbox]:
+    """Hosts, and a sandbox to run commands in; nothing may be left in the end."""
+    with ssh_hosts(*names, has_sshd=has_sshd) as hosts:
+        command = tuple(hosts.command(sys.executable, "-m", "tfcluster"))
+        sandbox = HostsSandbox(folder, mark=hosts.mark, command=command, hosts=hosts, has_sshd=has_sshd)
+        try:
+            yield sandbox
+        finally:
+            sandbox.end_commands()
+            if hosts.leftovers():
+                sandbox("down", "--all", "--grace", "1", code=None)
 
 
 def _descendants(pid: int) -> list[int]:

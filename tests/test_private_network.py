@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.accounts import account
+from tests.clusters import sandbox_of
 from tests.conftest import COMMAND, Sandbox
-from tests.end_to_end.test_private_network import sandbox_of
 from tests.forbidden import forbid_unshare, switched
 from tfcluster import private_network
 from tfcluster.errors import ClusterError

@@ -1,30 +1,70 @@
-"""Other machines, and by which ways a test reaches its hosts."""
+"""The clusters that the tests of a module share, and by which ways a test reaches its hosts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.namespaces import Network, network
-from tests.other_host import OtherHost, another_host
+from tests.clusters import Cluster, Hosts
+from tests.conftest import Sandbox
+from tests.end_to_end.sites import InSlurm, Pods, in_pods, in_slurm
+from tests.hosts import HostsSandbox
+from tests.namespaces import Network
 
-
-@pytest.fixture
-def other_host(needs_network: None) -> Iterator[OtherHost]:
-    with another_host() as made:
-        yield made
+#: The constant in which a module describes the cluster of a fixture.
+_CONSTANTS = {"cluster": "CLUSTER", "hosts": "HOSTS"}
 
 
 @pytest.fixture(scope="module")
-def machines(needs_network: None) -> Iterator[Network]:
-    with network("alpha", "beta", "stranger") as made:
-        yield made
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """A sandbox with the cluster up that the module's CLUSTER describes; its tests share it, and leave it ready."""
+    described: Cluster = request.module.CLUSTER
+    with described.up(tmp_path_factory.mktemp("cluster")) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture(scope="module")
+def hosts(request: pytest.FixtureRequest, way: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostsSandbox]:
+    """A sandbox with the cluster up that the module's HOSTS describes; its tests share it, and leave it ready."""
+    described: Hosts = request.module.HOSTS
+    with described.up(tmp_path_factory.mktemp("hosts"), way) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture(scope="module")
+def machines(hosts: HostsSandbox) -> Network:
+    """The machines that the module's HOSTS describes."""
+    return hosts.network.network
+
+
+@pytest.fixture(scope="module")
+def site(needs_slurm: None) -> Iterator[InSlurm]:
+    """A sandbox whose commands run where jobs are submitted to a real Slurm."""
+    with in_slurm() as sandbox:
+        yield sandbox
+
+
+@pytest.fixture
+def pods(needs_network: None, tmp_path: Path) -> Iterator[Pods]:
+    """A played Kubernetes, and a sandbox whose commands find its kubectl."""
+    with in_pods(tmp_path) as pods:
+        yield pods
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark a test with what the cluster that its module describes needs of the machine."""
+    if isinstance(item, pytest.Function):
+        for fixture in _CONSTANTS.keys() & {*item.fixturenames}:
+            item.add_marker(pytest.mark.needs(*getattr(item.module, _CONSTANTS[fixture]).needs))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give `way` to tests and fixtures that request it: `ssh`, and with the marker `every_way` also `connect`."""
     if "way" in metafunc.fixturenames:
+        described = getattr(metafunc.module, "HOSTS", None)
+        first = "ssh" if described is None or described.has_sshd else "connect"
         is_for_every = metafunc.definition.get_closest_marker("every_way") is not None
         connect = [pytest.param("connect", marks=pytest.mark.slow)] if is_for_every else []
-        metafunc.parametrize("way", ["ssh", *connect], scope="module")
+        metafunc.parametrize("way", [first, *connect], scope="module")

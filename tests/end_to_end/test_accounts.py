@@ -13,7 +13,7 @@ import pytest
 
 from tests.accounts import Account, account
 from tests.conftest import COMMAND, Sandbox, mostly_slow
-from tests.end_to_end.test_ssh import over
+from tests.hosts import over
 
 pytestmark = pytest.mark.needs("root")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import COMMAND, make_sandbox
-from tests.end_to_end.test_ssh import over
+from tests.hosts import over
 
 #: A machine of its own name, which no file and no name server knows, but a module of the C library does.
 _NAMED = 'hostname alpha.local && mount --bind "$0" /etc/nsswitch.conf && exec "$@"'

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.accounts import Account
+from tests.clusters import sandbox_of
 from tests.conftest import COMMAND, Sandbox, wait_for
-from tests.end_to_end.test_private_network import sandbox_of
 
 BAD = """\
 name: bad

@@ -11,7 +11,6 @@ import json
 import os
 import random
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,9 +20,9 @@ from typing import Any
 import pytest
 
 from tests.accounts import Account, account
-from tests.conftest import wait_for
+from tests.clusters import sandbox_of
+from tests.conftest import PLAYED, wait_for
 from tests.end_to_end.test_chaos import INSIDE, RUN, Chaos
-from tests.end_to_end.test_private_network import sandbox_of
 from tests.namespaces import Machine, network
 from tfcluster.os.process_handle import ProcessHandle
 
@@ -119,7 +118,7 @@ def test_random_faults_on_two_private_hosts(request: pytest.FixtureRequest) -> N
     print(f"--chaos-seed {seed}")
     with network("machine") as made, account("tfc-o") as plain:
         owner = NetworkedAccount(plain.name, plain.uid, made["machine"])
-        with sandbox_of(owner, (sys.executable, "-m", "tests.played")) as sandbox:
+        with sandbox_of(owner, PLAYED) as sandbox:
             sandbox("up", sandbox.spec(SPEC))
             assert sandbox.json(*RUN)["result"]["inside"] == INSIDE
             chaos, over = HostsChaos(sandbox, random.Random(seed), FAULTS, machine=made["machine"]), threading.Event()

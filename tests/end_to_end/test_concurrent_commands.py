@@ -12,16 +12,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import Command, Sandbox, wait_for
-from tests.end_to_end.test_ssh import over
+from tests.hosts import over
 
 SPEC = "name: meet\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
-
-
-@pytest.fixture
-def meet(sandbox: Sandbox) -> Sandbox:
-    """A sandbox with the cluster up."""
-    sandbox("up", sandbox.spec(SPEC))
-    return sandbox
 
 
 def end_of(command: Command) -> int:
@@ -63,22 +56,24 @@ def test_ups_at_once_on_several_hosts_make_one_cluster(needs_sshd: None, way: st
 
 
 @pytest.mark.slow
-def test_two_downs_at_once(meet: Sandbox) -> None:
-    codes = {end_of(down) for down in [meet.start("down") for _ in range(3)]}
+def test_two_downs_at_once(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    codes = {end_of(down) for down in [sandbox.start("down") for _ in range(3)]}
     assert 0 in codes
     assert codes <= {0, 3}, "a command that comes too late finds it not running"
-    wait_for(lambda: not meet.leftovers())  # one may have started an agent to ask
+    wait_for(lambda: not sandbox.leftovers())  # one may have started an agent to ask
 
 
 @pytest.mark.slow
-def test_up_that_meets_down(meet: Sandbox) -> None:
-    down, up = meet.start("down"), meet.start("up")
+def test_up_that_meets_down(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    down, up = sandbox.start("down"), sandbox.start("up")
     assert end_of(down) == 0
     assert end_of(up) in (0, 1, 4), "it was first, refused by an agent that goes down, or lost its tasks to it"
-    code = 0 if meet.pids(" worker:") else 3
-    meet("status", code=code)
-    meet("down", code=code)
-    assert meet.leftovers() == []
+    code = 0 if sandbox.pids(" worker:") else 3
+    sandbox("status", code=code)
+    sandbox("down", code=code)
+    assert sandbox.leftovers() == []
 
 
 #: What has come of an `up` when it is interrupted.
@@ -105,9 +100,10 @@ def test_an_interrupt_at_any_moment_of_up(sandbox: Sandbox, moment: str) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("state", ["stopping", "stopped"])
-def test_an_interrupt_at_any_moment_of_down(meet: Sandbox, state: str) -> None:
-    [journal] = meet.folder.glob("state/**/journal.json")
-    down = meet.start("down")
+def test_an_interrupt_at_any_moment_of_down(sandbox: Sandbox, state: str) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    [journal] = sandbox.folder.glob("state/**/journal.json")
+    down = sandbox.start("down")
 
     def come() -> bool:
         return down.poll() is not None or not journal.exists() or f'"state": "{state}"' in journal.read_text()
@@ -117,29 +113,31 @@ def test_an_interrupt_at_any_moment_of_down(meet: Sandbox, state: str) -> None:
     down.send_signal(signal.SIGINT)
     assert_interrupted(down)
     # The agent goes down by itself, or has not been asked to: in both cases the next command is told the truth.
-    assert end_of(meet.start("down")) in (0, 1, 3)
-    wait_for(lambda: not meet.leftovers())
+    assert end_of(sandbox.start("down")) in (0, 1, 3)
+    wait_for(lambda: not sandbox.leftovers())
 
 
 @pytest.mark.slow
-def test_a_run_that_meets_down(meet: Sandbox) -> None:
-    down, run = meet.start("down"), meet.start("run", "pi", "--samples", "1e14")
+def test_a_run_that_meets_down(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    down, run = sandbox.start("down"), sandbox.start("run", "pi", "--samples", "1e14")
     assert end_of(down) == 0
     assert end_of(run) in (1, 3)
-    meet("down", code=3)
-    assert meet.leftovers() == []
+    sandbox("down", code=3)
+    assert sandbox.leftovers() == []
 
 
 @pytest.mark.slow
-def test_an_agent_that_dies_while_going_down_is_followed_by_one_that_goes_on(meet: Sandbox) -> None:
-    pids = set(meet.tasks("pid").values())
+def test_an_agent_that_dies_while_going_down_is_followed_by_one_that_goes_on(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    pids = set(sandbox.tasks("pid").values())
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)  # so that TERM alone does not end it
-    down = meet.start("down", "--grace", "600")
-    wait_for(lambda: '"state": "stopping"' in next(meet.folder.glob("state/**/journal.json")).read_text())
-    meet.kill_agent()
+    down = sandbox.start("down", "--grace", "600")
+    wait_for(lambda: '"state": "stopping"' in next(sandbox.folder.glob("state/**/journal.json")).read_text())
+    sandbox.kill_agent()
     for pid in pids:
         os.kill(pid, signal.SIGCONT)
     assert end_of(down) == 0
-    assert not pids & set(meet.processes())
-    assert meet.leftovers() == []
+    assert not pids & set(sandbox.processes())
+    assert sandbox.leftovers() == []

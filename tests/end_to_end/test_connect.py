@@ -8,69 +8,64 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pexpect
 import pytest
 
+from tests.clusters import Hosts
 from tests.conftest import mostly_slow, read_until, wait_for
-from tests.end_to_end.test_ssh import CONNECT, Over, over
+from tests.hosts import CONNECT, HostsSandbox, over
 from tfcluster.os.process_handle import ProcessHandle
 
 NAMES = ("alpha", "beta")
 JOBS = "jobs:\n  ps: {tasks: 1, hosts: [alpha]}\n  worker: {tasks: 2, hosts: [alpha, beta]}\n"
 
 
-@pytest.fixture(scope="module")
-def pods(needs_network: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
-    """A cluster on two hosts without sshd, shared by the tests of the module; they leave it ready."""
-    with over(tmp_path_factory.mktemp("pods"), *NAMES, has_sshd=False) as sandbox:
-        sandbox("up", sandbox.spec(sandbox.text(NAMES, JOBS)))
-        yield sandbox
+HOSTS = Hosts(NAMES, JOBS, has_sshd=False)
 
 
-def kept_on(pods: Over, name: str) -> int:
+def kept_on(hosts: HostsSandbox, name: str) -> int:
     """The one process that is kept on a host; a session of a command ends a moment after the command has."""
-    (kept,) = wait_for(lambda: len(entered := pods.network.entered(name)) == 1 and entered)
+    (kept,) = wait_for(lambda: len(entered := hosts.network.entered(name)) == 1 and entered)
     return int(kept)
 
 
-def test_the_first_command_starts_one_on_each_host_and_later_ones_none(pods: Over) -> None:
-    assert pods.tasks("host") == {"ps:0": "alpha", "worker:0": "alpha", "worker:1": "beta"}
-    kept = [kept_on(pods, name) for name in NAMES]
-    before = len(pods.network.ssh_calls())
-    pods.spec("print('done')\n", "script.py")
+def test_the_first_command_starts_one_on_each_host_and_later_ones_none(hosts: HostsSandbox) -> None:
+    assert hosts.tasks("host") == {"ps:0": "alpha", "worker:0": "alpha", "worker:1": "beta"}
+    kept = [kept_on(hosts, name) for name in NAMES]
+    before = len(hosts.network.ssh_calls())
+    hosts.spec("print('done')\n", "script.py")
     for command in (["status"], ["run", "script.py"], ["logs", "-n", "1"], ["up"]):
-        pods(*command)
-    assert len(pods.network.ssh_calls()) == before
-    assert [kept_on(pods, name) for name in NAMES] == kept
+        hosts(*command)
+    assert len(hosts.network.ssh_calls()) == before
+    assert [kept_on(hosts, name) for name in NAMES] == kept
 
 
-def test_a_script_travels_and_its_output_is_fetched(pods: Over, tmp_path: Path) -> None:
+def test_a_script_travels_and_its_output_is_fetched(hosts: HostsSandbox, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import os, helper; print(helper.WORD); open(os.environ['TFCLUSTER_OUTPUT'] + '/model', 'w').write('weights')"
     )
     (tmp_path / "helper.py").write_text("WORD = 'beside'")
     where = {"TFCLUSTER_CLUSTER": "wide"}
-    assert pods("run", "train.py", cwd=tmp_path, env=where).stdout == "beside\n"
-    run = pods.json("runs")[-1]["run"]
-    pods("fetch", run, cwd=tmp_path, env=where)
+    assert hosts("run", "train.py", cwd=tmp_path, env=where).stdout == "beside\n"
+    run = hosts.json("runs")[-1]["run"]
+    hosts("fetch", run, cwd=tmp_path, env=where)
     assert next(tmp_path.rglob("model")).read_text() == "weights"
-    launched = pods("launch", "-m", "helper", cwd=tmp_path, env=where)
+    launched = hosts("launch", "-m", "helper", cwd=tmp_path, env=where)
     assert not launched.stdout
 
 
-def test_exec_passes_streams_the_exit_code_and_a_terminal(pods: Over) -> None:
-    shown = pods("exec", "--on", "beta", "--", "sh", "-c", "echo $XDG_STATE_HOME; echo no >&2; exit 7", code=7)
-    assert shown.stdout == f"{pods.network.home('beta') / 'state'}\n"
+def test_exec_passes_streams_the_exit_code_and_a_terminal(hosts: HostsSandbox) -> None:
+    shown = hosts("exec", "--on", "beta", "--", "sh", "-c", "echo $XDG_STATE_HOME; echo no >&2; exit 7", code=7)
+    assert shown.stdout == f"{hosts.network.home('beta') / 'state'}\n"
     assert shown.stderr == "no\n"
-    words = (*pods.command, "exec", "--on", "beta", "--", "sh", "-c", "tty; stty size")
-    with contextlib.closing(pods.at_terminal(*words, dimensions=(33, 111))) as terminal:
+    words = (*hosts.command, "exec", "--on", "beta", "--", "sh", "-c", "tty; stty size")
+    with contextlib.closing(hosts.at_terminal(*words, dimensions=(33, 111))) as terminal:
         terminal.expect("/dev/pts/")
         terminal.expect("33 111")
         terminal.expect(pexpect.EOF)
-    assert pods.network.ssh_calls()[-1].startswith("-t beta ")
+    assert hosts.network.ssh_calls()[-1].startswith("-t beta ")
 
 
 # Ends well at SIGTERM, before it has said so.
@@ -79,66 +74,66 @@ _ENDS_WELL = "trap 'exit 0' TERM; echo ready; while :; do sleep 0.1; done"
 _LEAVES = """sh -c 'trap "exit 0" TERM; exec 3<&0; "$@" <&3 & wait' x """
 
 
-def signalled(pods: Over, *arguments: str) -> int:
+def signalled(hosts: HostsSandbox, *arguments: str) -> int:
     """The exit code of an `exec` of a host that is ended by a signal."""
-    process = pods.start("exec", "--on", "alpha", *arguments, "--", "sh", "-c", _ENDS_WELL, stdin=subprocess.PIPE)
+    process = hosts.start("exec", "--on", "alpha", *arguments, "--", "sh", "-c", _ENDS_WELL, stdin=subprocess.PIPE)
     assert process.stdout.readline() == "ready\n"
     process.terminate()
     return process.wait(60)
 
 
-def test_exec_has_the_exit_code_of_what_a_signal_has_not_ended(pods: Over) -> None:
-    assert signalled(pods) == 0
+def test_exec_has_the_exit_code_of_what_a_signal_has_not_ended(hosts: HostsSandbox) -> None:
+    assert signalled(hosts) == 0
 
 
 @pytest.mark.slow
-def test_exec_that_left_its_command_does_not_say_that_all_went_well(pods: Over) -> None:
-    text = pods.text(("alpha",), "jobs:\n  worker: {tasks: 1}\n").replace("name: wide", "name: left")
-    pods("up", pods.spec(text.replace(f"'{CONNECT}'", json.dumps(_LEAVES + CONNECT)), "left.yaml"))
+def test_exec_that_left_its_command_does_not_say_that_all_went_well(hosts: HostsSandbox) -> None:
+    text = hosts.text(("alpha",), "jobs:\n  worker: {tasks: 1}\n").replace("name: wide", "name: left")
+    hosts("up", hosts.spec(text.replace(f"'{CONNECT}'", json.dumps(_LEAVES + CONNECT)), "left.yaml"))
     try:
-        assert signalled(pods, "-c", "left") == 128 + signal.SIGTERM
+        assert signalled(hosts, "-c", "left") == 128 + signal.SIGTERM
     finally:
-        pods("down", "-c", "left")
+        hosts("down", "-c", "left")
 
 
 @pytest.mark.slow
-def test_a_followed_log_resumes_after_the_way_was_lost(pods: Over) -> None:
-    follow = pods.start("logs", "-f", "-n", "1", "worker:1")
+def test_a_followed_log_resumes_after_the_way_was_lost(hosts: HostsSandbox) -> None:
+    follow = hosts.start("logs", "-f", "-n", "1", "worker:1")
     assert follow.stdout.readline()
-    with pods.without("way", "beta"):
+    with hosts.without("way", "beta"):
         read_until(follow.stderr, "beta")
-        assert "Error: No such container: beta" in pods("status", code=5).stderr
-    pods("exec", "--on", "beta", "--", "true")
-    pods("restart", "worker:1")
+        assert "Error: No such container: beta" in hosts("status", code=5).stderr
+    hosts("exec", "--on", "beta", "--", "true")
+    hosts("restart", "worker:1")
     read_until(follow.stdout, "Started server")
     follow.send_signal(signal.SIGINT)
     assert follow.wait(60) == 130
 
 
 @pytest.mark.slow
-def test_a_way_that_falls_silent_is_given_up(pods: Over) -> None:
-    soon = pods.with_settings({"PING_SECONDS": 0.5, "PING_LOST_SECONDS": 6.0})
-    follow = pods.start("logs", "-f", "-n", "0", "worker:1", env=soon)
-    entered = kept_on(pods, "beta")
+def test_a_way_that_falls_silent_is_given_up(hosts: HostsSandbox) -> None:
+    soon = hosts.with_settings({"PING_SECONDS": 0.5, "PING_LOST_SECONDS": 6.0})
+    follow = hosts.start("logs", "-f", "-n", "0", "worker:1", env=soon)
+    entered = kept_on(hosts, "beta")
     time.sleep(8)  # longer than silence is accepted: the agent answers although it has nothing to say
-    assert pods.network.entered("beta") == [entered]
+    assert hosts.network.entered("beta") == [entered]
     os.kill(entered, signal.SIGSTOP)
-    wait_for(lambda: pods.network.entered("beta") not in ([], [entered]))
-    pods("restart", "worker:1")
+    wait_for(lambda: hosts.network.entered("beta") not in ([], [entered]))
+    hosts("restart", "worker:1")
     read_until(follow.stdout, "Started server")
     follow.send_signal(signal.SIGINT)
     assert follow.wait(60) == 130
 
 
 @pytest.mark.slow
-def test_a_cluster_that_nobody_started_here_runs_no_command(pods: Over, tmp_path: Path) -> None:
+def test_a_cluster_that_nobody_started_here_runs_no_command(hosts: HostsSandbox, tmp_path: Path) -> None:
     (tmp_path / "cluster.yaml").write_text(
         f"name: strange\nhosts: {{a: {{connect: sh -c 'touch {tmp_path / 'run'}'}}}}\njobs: {{worker: {{tasks: 1}}}}\n"
     )
     for command in (["status"], ["runs"], ["logs"], ["down"], ["status", "-c", "strange"]):
-        pods(*command, cwd=tmp_path, code=3)
+        hosts(*command, cwd=tmp_path, code=3)
     assert not (tmp_path / "run").exists()
-    pods("up", cwd=tmp_path, code=5)
+    hosts("up", cwd=tmp_path, code=5)
     assert (tmp_path / "run").exists()
 
 
@@ -170,11 +165,13 @@ def ill_spec(folder: Path, keys: str) -> Path:
 
 
 @pytest.mark.parametrize("cause", mostly_slow(_CAUSES, fast=["exit code", "silence", "no input"]))
-def test_the_doctor_names_the_cause(pods: Over, tmp_path: Path, cause: str) -> None:
+def test_the_doctor_names_the_cause(hosts: HostsSandbox, tmp_path: Path, cause: str) -> None:
     connect, message = _CAUSES[cause]
     spec = ill_spec(tmp_path, f"address: 10.0.0.1, connect: {json.dumps(connect)}")
-    few = pods.with_settings({"SSH_FIRST_MESSAGE_SECONDS": 1.0}) if cause == "silence" else {}
-    shown = " ".join(pods("doctor", spec, code=5, env=few).stdout.split()).replace("\u2018", "'").replace("\u2019", "'")
+    few = hosts.with_settings({"SSH_FIRST_MESSAGE_SECONDS": 1.0}) if cause == "silence" else {}
+    shown = (
+        " ".join(hosts("doctor", spec, code=5, env=few).stdout.split()).replace("\u2018", "'").replace("\u2019", "'")
+    )
     assert f"alpha reach problem cannot be reached: {message}" in shown
 
 
@@ -190,47 +187,51 @@ def test_the_doctor_names_the_cause(pods: Over, tmp_path: Path, cause: str) -> N
         (f"setup: ['true'], connect: {json.dumps(_CAUSES['no input'][0])}", 5, ["does not pass on its standard input"]),
     ],
 )
-def test_up_names_the_key_to_correct(pods: Over, tmp_path: Path, keys: str, code: int, messages: list[str]) -> None:
-    error = pods("up", ill_spec(tmp_path, f"address: {pods.network.address('alpha')}, {keys}"), code=code).stderr
+def test_up_names_the_key_to_correct(
+    hosts: HostsSandbox, tmp_path: Path, keys: str, code: int, messages: list[str]
+) -> None:
+    error = hosts("up", ill_spec(tmp_path, f"address: {hosts.network.address('alpha')}, {keys}"), code=code).stderr
     assert all(message in error for message in messages), error
-    assert not (pods.network.home("alpha") / "state" / "tfcluster" / "ill").exists()
+    assert not (hosts.network.home("alpha") / "state" / "tfcluster" / "ill").exists()
 
 
-def link_process_of(pods: Over) -> ProcessHandle:
+def link_process_of(hosts: HostsSandbox) -> ProcessHandle:
     """The process here that keeps the connections to the hosts."""
-    (pid,) = pods.pids("tfcluster: wide connections")
+    (pid,) = hosts.pids("tfcluster: wide connections")
     process = ProcessHandle.from_pid(pid)
     assert process is not None
     return process
 
 
 @pytest.mark.slow
-def test_a_link_process_that_is_stopped_is_named_and_one_that_was_killed_costs_new_starts_only(pods: Over) -> None:
-    link_process = link_process_of(pods)
+def test_a_link_process_that_is_stopped_is_named_and_one_that_was_killed_costs_new_starts_only(
+    hosts: HostsSandbox,
+) -> None:
+    link_process = link_process_of(hosts)
     os.kill(link_process.pid, signal.SIGSTOP)
-    few = pods.with_settings({"HOST_LINK_REPLY_SECONDS": 0.5, "HOST_LINK_START_SECONDS": 0.5})
-    said = pods("status", env=few, code=5).stderr
+    few = hosts.with_settings({"HOST_LINK_REPLY_SECONDS": 0.5, "HOST_LINK_START_SECONDS": 0.5})
+    said = hosts("status", env=few, code=5).stderr
     assert "the process here that keeps its connection does not answer" in said
     assert "`ps` shows it as `tfcluster: wide connections`: kill it" in said
     link_process.kill()
-    wait_for(lambda: not link_process.exists() and not any(map(pods.network.entered, NAMES)))
-    before = len(pods.network.ssh_calls())
-    pods("status")
-    pods("status")
-    assert len(pods.network.ssh_calls()) - before == len(NAMES)
-    assert link_process_of(pods) != link_process
+    wait_for(lambda: not link_process.exists() and not any(map(hosts.network.entered, NAMES)))
+    before = len(hosts.network.ssh_calls())
+    hosts("status")
+    hosts("status")
+    assert len(hosts.network.ssh_calls()) - before == len(NAMES)
+    assert link_process_of(hosts) != link_process
 
 
 @pytest.mark.slow
-def test_an_agent_that_died_is_replaced_and_the_connection_stays(pods: Over) -> None:
-    kept = kept_on(pods, "beta")
-    pid = next(host["agent_pid"] for host in pods.status()["hosts"] if host["host"] == "beta")
+def test_an_agent_that_died_is_replaced_and_the_connection_stays(hosts: HostsSandbox) -> None:
+    kept = kept_on(hosts, "beta")
+    pid = next(host["agent_pid"] for host in hosts.status()["hosts"] if host["host"] == "beta")
     os.kill(pid, signal.SIGKILL)
-    assert next(host["agent_pid"] for host in pods.status()["hosts"] if host["host"] == "beta") != pid
-    before = len(pods.network.ssh_calls())
-    pods("status")
-    assert len(pods.network.ssh_calls()) == before
-    assert kept_on(pods, "beta") == kept
+    assert next(host["agent_pid"] for host in hosts.status()["hosts"] if host["host"] == "beta") != pid
+    before = len(hosts.network.ssh_calls())
+    hosts("status")
+    assert len(hosts.network.ssh_calls()) == before
+    assert kept_on(hosts, "beta") == kept
 
 
 @pytest.mark.slow

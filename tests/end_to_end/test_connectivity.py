@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import wait_for
-from tests.end_to_end.test_ssh import over
+from tests.hosts import over
 
 NAMES = ("alpha", "beta", "gamma", "delta")
 JOBS = f"jobs:\n  worker: {{tasks: 8, hosts: [{', '.join(NAMES)}]}}\n"

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.test_journal import damage_by_folder, damage_by_pipe
-from tests.conftest import Sandbox, make_sandbox, running, wait_for
+from tests.conftest import PLAYED, Sandbox, make_sandbox, running, wait_for
 from tfcluster.os.process_handle import ProcessHandle
 
 SPEC = "name: hurt\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
@@ -80,7 +79,7 @@ _HOSTS = "hosts:\n  alpha: {address: 127.0.0.2}\n  beta: {address: 127.0.0.3}\n"
 @pytest.mark.slow
 @pytest.mark.parametrize("damaged", [["beta"], ["alpha", "beta"]])
 def test_down_stops_what_hosts_run_whose_journals_are_damaged(tmp_path: Path, damaged: list[str]) -> None:
-    with make_sandbox(tmp_path, (sys.executable, "-m", "tests.played")) as sandbox:
+    with make_sandbox(tmp_path, PLAYED) as sandbox:
         sandbox("up", sandbox.spec(f"name: hurt\n{_HOSTS}jobs:\n  worker: {{tasks: 4}}\n"))
         for host in damaged:
             [lock] = sandbox.folder.glob(f"**/hurt/{host}/lock")

@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.clusters import Hosts
 from tests.conftest import Sandbox, mostly_slow, wait_for
-from tests.end_to_end.test_ssh import Over, over
-from tests.hosts import HERE
+from tests.hosts import HERE, HostsSandbox
 
+HOSTS = Hosts(strangers=("alpha", "beta"))
 COMMANDS = (("up", "--dry-run"), ("doctor",))
 
 
-def listing(sandbox: Over) -> dict[str, tuple[int, int, bytes]]:
+def listing(sandbox: HostsSandbox) -> dict[str, tuple[int, int, bytes]]:
     """Each file and folder that the users of all hosts keep, with its content, and those of the machine `here`.
 
     Left out are the code, the folders of all clusters, which may be empty, the sockets of links, and what a running
@@ -41,14 +42,18 @@ def listing(sandbox: Over) -> dict[str, tuple[int, int, bytes]]:
 
 
 @pytest.fixture
-def fresh(needs_sshd: None, tmp_path: Path) -> Iterator[Over]:
+def fresh(hosts: HostsSandbox) -> HostsSandbox:
     """Two hosts that tfcluster has never been on."""
-    with over(tmp_path, "alpha", "beta") as sandbox:
-        yield sandbox
+    wait_for(lambda: not hosts.network.leftovers())
+    for name in (HERE, *hosts.network.names):
+        for folder in ("state", "run", "cache"):
+            shutil.rmtree(hosts.network.home(name) / folder)
+            (hosts.network.home(name) / folder).mkdir(mode=0o700)
+    return hosts
 
 
 @pytest.mark.slow
-def test_setup_is_not_run_and_what_it_changes_is_not_checked(fresh: Over, tmp_path: Path) -> None:
+def test_setup_is_not_run_and_what_it_changes_is_not_checked(fresh: HostsSandbox, tmp_path: Path) -> None:
     (tmp_path / "plain").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (tmp_path / "plain").chmod(0o755)
     spec = fresh.spec(
@@ -91,7 +96,7 @@ jobs: {{worker: {{tasks: 2}}}}
 
 
 @pytest.mark.parametrize("command", mostly_slow(COMMANDS, fast=COMMANDS[:1]), ids=" ".join)
-def test_a_fresh_host_gets_the_code_and_nothing_else(fresh: Over, command: tuple[str, ...]) -> None:
+def test_a_fresh_host_gets_the_code_and_nothing_else(fresh: HostsSandbox, command: tuple[str, ...]) -> None:
     spec = fresh.spec(
         fresh.text(("alpha", "beta"), "jobs: {ps: {tasks: 1}, worker: {tasks: 3, hosts: [alpha, localhost]}}")
     )
@@ -102,7 +107,7 @@ def test_a_fresh_host_gets_the_code_and_nothing_else(fresh: Over, command: tuple
 
 
 @pytest.mark.slow
-def test_what_a_host_lacks_is_reported_and_the_host_is_unchanged(fresh: Over, tmp_path: Path) -> None:
+def test_what_a_host_lacks_is_reported_and_the_host_is_unchanged(fresh: HostsSandbox, tmp_path: Path) -> None:
     jobs = "jobs: {worker: {tasks: 2, gpus: 64}}"
     spec = fresh.spec(fresh.text(("alpha", "beta"), jobs, {"beta": tmp_path / "none"}))
     before = listing(fresh)
@@ -116,7 +121,7 @@ def test_what_a_host_lacks_is_reported_and_the_host_is_unchanged(fresh: Over, tm
 
 
 @pytest.mark.slow
-def test_a_running_cluster_is_unchanged(fresh: Over) -> None:
+def test_a_running_cluster_is_unchanged(fresh: HostsSandbox) -> None:
     spec = fresh.spec(fresh.text(("alpha", "beta"), "jobs: {worker: {tasks: 3, hosts: [alpha, beta, localhost]}}"))
     fresh("up", spec)
     pids = fresh.tasks("pid")
@@ -129,7 +134,7 @@ def test_a_running_cluster_is_unchanged(fresh: Over) -> None:
 
 
 @pytest.mark.slow
-def test_no_agent_is_started_where_one_has_died(fresh: Over) -> None:
+def test_no_agent_is_started_where_one_has_died(fresh: HostsSandbox) -> None:
     spec = fresh.spec(fresh.text(("alpha",), "jobs: {worker: {tasks: 1}}"))
     fresh("up", spec)
     (lock,) = fresh.network.home("alpha").glob("state/tfcluster/*/*/lock")

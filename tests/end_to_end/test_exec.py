@@ -6,14 +6,14 @@ import json
 import shlex
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pexpect
 import pytest
 
+from tests.clusters import Hosts
 from tests.conftest import COMMAND, Sandbox, mostly_slow, wait_for
-from tests.end_to_end.test_ssh import Over, over
+from tests.hosts import HostsSandbox
 
 _JOBS = """jobs:
   ps: {tasks: 1, hosts: [alpha]}
@@ -21,13 +21,7 @@ _JOBS = """jobs:
 """
 
 
-@pytest.fixture(scope="module")
-def pair(needs_sshd: None, way: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
-    """A cluster on this machine and on the host alpha."""
-    with over(tmp_path_factory.mktemp("pair"), "alpha", has_sshd=way == "ssh") as sandbox:
-        spec = sandbox.text(("alpha",), _JOBS).replace("alpha: {", "alpha: {shell: export FROM_SHELL=yes, ")
-        sandbox("up", sandbox.spec(spec))
-        yield sandbox
+HOSTS = Hosts(("alpha",), _JOBS, keys={"alpha": {"shell": "export FROM_SHELL=yes"}})
 
 
 def test_a_command_here_has_the_callers_streams_folder_and_exit_code(demo: Sandbox, tmp_path: Path) -> None:
@@ -76,8 +70,8 @@ def test_a_place_that_does_not_exist_is_an_error(demo: Sandbox) -> None:
 
 @pytest.mark.slow
 @pytest.mark.every_way
-def test_a_command_runs_as_a_task_on_another_host(pair: Over, way: str) -> None:
-    shown = pair(
+def test_a_command_runs_as_a_task_on_another_host(hosts: HostsSandbox, way: str) -> None:
+    shown = hosts(
         "exec", "--on", "worker:0", "--", "sh", "-c", 'pwd; echo "$GREETING"; echo "$TF_CONFIG"; exit 9', code=9
     )
     folder, greeting, config = shown.stdout.splitlines()
@@ -85,21 +79,21 @@ def test_a_command_runs_as_a_task_on_another_host(pair: Over, way: str) -> None:
         assert folder == str(Path("~").expanduser())
     assert greeting == "it's $HOME"
     assert json.loads(config)["task"] == {"type": "worker", "index": 0}
-    assert json.loads(pair("env", "worker:0", "--format", "json").stdout)["TOKEN"] == "s3cret"
-    process = pair.start(
+    assert json.loads(hosts("env", "worker:0", "--format", "json").stdout)["TOKEN"] == "s3cret"
+    process = hosts.start(
         "exec", "--on", "alpha", "--", "sh", "-c", "cat; echo $GREETING$FROM_SHELL", stdin=subprocess.PIPE
     )
     assert process.communicate("typed\n", timeout=60)[0] == "typed\nyes\n", "a client has no variables of a task"
-    assert pair("exec", "--on", "alpha", "nothing-like-this", code=127).stderr.count("\n") == 1
-    assert "s3cret" not in "".join(pair.network.ssh_calls())
-    config = json.loads(pair("exec", "--on", "alpha", "--", "sh", "-c", 'echo "$TF_CONFIG"').stdout)
-    assert config["cluster"]["chief"][0].startswith(f"{pair.network.address('alpha')}:")
+    assert hosts("exec", "--on", "alpha", "nothing-like-this", code=127).stderr.count("\n") == 1
+    assert "s3cret" not in "".join(hosts.network.ssh_calls())
+    config = json.loads(hosts("exec", "--on", "alpha", "--", "sh", "-c", 'echo "$TF_CONFIG"').stdout)
+    assert config["cluster"]["chief"][0].startswith(f"{hosts.network.address('alpha')}:")
 
 
 @pytest.mark.slow
 @pytest.mark.every_way
-def test_a_command_on_another_host_has_a_terminal_if_this_is_one(pair: Over) -> None:
-    child = pair.at_terminal(*COMMAND, "exec", "--on", "alpha", "--", "sh", "-c", 'tty; read -r line; echo "<$line>"')
+def test_a_command_on_another_host_has_a_terminal_if_this_is_one(hosts: HostsSandbox) -> None:
+    child = hosts.at_terminal(*COMMAND, "exec", "--on", "alpha", "--", "sh", "-c", 'tty; read -r line; echo "<$line>"')
     child.expect("/dev/pts/")
     child.sendline("typed")
     child.expect("<typed>")
@@ -111,27 +105,27 @@ def test_a_command_on_another_host_has_a_terminal_if_this_is_one(pair: Over) -> 
 @pytest.mark.slow
 @pytest.mark.every_way
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_command_on_another_host_ends_with_exec(pair: Over, number: signal.Signals) -> None:
-    process = pair.start("exec", "--on", "alpha", "--", "sleep", "986", stdin=subprocess.PIPE)
-    wait_for(lambda: "sleep 986" in pair.network.processes().values())
+def test_a_command_on_another_host_ends_with_exec(hosts: HostsSandbox, number: signal.Signals) -> None:
+    process = hosts.start("exec", "--on", "alpha", "--", "sleep", "986", stdin=subprocess.PIPE)
+    wait_for(lambda: "sleep 986" in hosts.network.processes().values())
     process.send_signal(number)
     assert process.wait(60) == (-number if number == signal.SIGKILL else 128 + number)
-    wait_for(lambda: "sleep 986" not in pair.network.processes().values())
-    assert pair.status()["state"] == "running"
+    wait_for(lambda: "sleep 986" not in hosts.network.processes().values())
+    assert hosts.status()["state"] == "running"
 
 
 @pytest.mark.slow
-def test_down_does_not_wait_for_a_command_on_another_host(pair: Over) -> None:
-    process = pair.start("exec", "--on", "alpha", "--", "cat", stdin=subprocess.PIPE)
-    wait_for(lambda: "cat" in pair.network.processes().values())
-    pair("down")
+def test_down_does_not_wait_for_a_command_on_another_host(hosts: HostsSandbox) -> None:
+    process = hosts.start("exec", "--on", "alpha", "--", "cat", stdin=subprocess.PIPE)
+    wait_for(lambda: "cat" in hosts.network.processes().values())
+    hosts("down")
     assert process.communicate("typed\n", timeout=60)[0] == "typed\n"
-    pair("up")
+    hosts("up")
 
 
-def test_a_command_runs_on_all_hosts_at_once(pair: Over) -> None:
+def test_a_command_runs_on_all_hosts_at_once(hosts: HostsSandbox) -> None:
     script = 'echo "out of $(basename "$HOME")"; echo "err" >&2; test "$(basename "$HOME")" != alpha || exit 5'
-    shown = pair("exec", "--on", "all", "--", "sh", "-c", script, code=5)
+    shown = hosts("exec", "--on", "all", "--", "sh", "-c", script, code=5)
     shown_lines = {host.strip(): text for host, text in (line.split(" | ") for line in shown.stdout.splitlines())}
     assert shown_lines == {"alpha": "out of alpha", "localhost": "out of here"}
     assert sorted(line.split()[0] for line in shown.stderr.splitlines()) == ["alpha", "localhost"]
@@ -139,21 +133,21 @@ def test_a_command_runs_on_all_hosts_at_once(pair: Over) -> None:
 
 @pytest.mark.every_way
 @pytest.mark.parametrize("number", mostly_slow([signal.SIGINT, signal.SIGTERM], fast=[signal.SIGINT]))
-def test_an_interrupt_ends_the_commands_on_all_hosts(pair: Over, number: signal.Signals) -> None:
-    process = pair.start("exec", "--on", "all", "--", "sh", "-c", "echo started; sleep 987")
+def test_an_interrupt_ends_the_commands_on_all_hosts(hosts: HostsSandbox, number: signal.Signals) -> None:
+    process = hosts.start("exec", "--on", "all", "--", "sh", "-c", "echo started; sleep 987")
     assert {process.stdout.readline().split()[0] for _ in range(2)} == {"alpha", "localhost"}
     # dash loses a SIGINT that arrives while it forks.
-    wait_for(lambda: list(pair.network.processes().values()).count("sleep 987") == 2)
+    wait_for(lambda: list(hosts.network.processes().values()).count("sleep 987") == 2)
     process.send_signal(number)
     assert process.wait(60) == 128 + number
-    wait_for(lambda: not [line for line in pair.network.processes().values() if "sleep 987" in line])
+    wait_for(lambda: not [line for line in hosts.network.processes().values() if "sleep 987" in line])
 
 
 @pytest.mark.slow
 @pytest.mark.every_way
-def test_a_host_that_is_away_is_named(pair: Over) -> None:
-    with pair.without("way", "alpha"):
-        assert "host 'alpha' cannot be reached" in pair("exec", "--on", "alpha", "--", "true", code=5).stderr
-        shown = pair("exec", "--on", "all", "--", "echo", "there", code=5)
+def test_a_host_that_is_away_is_named(hosts: HostsSandbox) -> None:
+    with hosts.without("way", "alpha"):
+        assert "host 'alpha' cannot be reached" in hosts("exec", "--on", "alpha", "--", "true", code=5).stderr
+        shown = hosts("exec", "--on", "all", "--", "echo", "there", code=5)
     assert shown.stdout == "localhost | there\n"
     assert "host 'alpha' cannot be reached" in shown.stderr

@@ -7,16 +7,14 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.conftest import Command, Sandbox, make_sandbox, wait_for
+from tests.clusters import Cluster
+from tests.conftest import Command, Sandbox, wait_for
 from tests.page_client import FollowedPage
 
-_PLAYED = (sys.executable, "-m", "tests.played")
 _SPEC = """name: two
 hosts:
   alpha: {address: 127.0.0.2}
@@ -26,20 +24,15 @@ jobs:
 """
 
 
-@pytest.fixture
-def two(tmp_path: Path) -> Iterator[Sandbox]:
-    """A worker on each of two hosts."""
-    with make_sandbox(tmp_path, _PLAYED) as sandbox:
-        sandbox("up", sandbox.spec(_SPEC))
-        yield sandbox
+CLUSTER = Cluster(_SPEC, is_played=True)
 
 
 @contextlib.contextmanager
-def open_page(two: Sandbox) -> Iterator[FollowedPage]:
-    often = two.with_settings({"LIVE_RETRY_SECONDS": 0.3, "LIVE_POLL_SECONDS": 0.3, "LIVE_USAGE_SECONDS": 0.3})
-    command = [*two.command, "dashboard", "--no-browser", "-o", "json"]
-    environment = {**two.environment, **often}
-    with Command(command, cwd=two.folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
+def open_page(cluster: Sandbox) -> Iterator[FollowedPage]:
+    often = cluster.with_settings({"LIVE_RETRY_SECONDS": 0.3, "LIVE_POLL_SECONDS": 0.3, "LIVE_USAGE_SECONDS": 0.3})
+    command = [*cluster.command, "dashboard", "--no-browser", "-o", "json"]
+    environment = {**cluster.environment, **often}
+    with Command(command, cwd=cluster.folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield FollowedPage(json.loads(process.stdout.readline())["url"])
         finally:
@@ -47,11 +40,11 @@ def open_page(two: Sandbox) -> Iterator[FollowedPage]:
 
 
 @pytest.mark.slow
-def test_a_host_goes_away_then_the_cluster_and_both_come_back(two: Sandbox) -> None:
+def test_a_host_goes_away_then_the_cluster_and_both_come_back(cluster: Sandbox) -> None:
     ready = {"": "running", "worker:0": "ready", "worker:1": "ready"}
-    away = two.folder / "away" / "beta"
+    away = cluster.folder / "away" / "beta"
     away.parent.mkdir(exist_ok=True)
-    with open_page(two) as page:
+    with open_page(cluster) as page:
         wait_for(lambda: page.states == ready)
         os.kill(page.task(1)["pid"], signal.SIGKILL)
         wait_for(lambda: page.task(1)["restarts"] == 1 and page.states == ready)
@@ -69,13 +62,13 @@ def test_a_host_goes_away_then_the_cluster_and_both_come_back(two: Sandbox) -> N
         away.unlink()
         wait_for(lambda: page.states == ready and not page.view["problems"])
 
-        two("scale", "worker=3", "--yes")
+        cluster("scale", "worker=3", "--yes")
         wait_for(lambda: page.states == {**ready, "worker:2": "ready"})
-        two("down")
+        cluster("down")
         wait_for(lambda: page.view["problems"] == {"": "cluster 'two' went down"})
         assert page.states[""] == page.states["worker:2"] == "stopped"
         known = len(page.events)
-        two("up", two.folder / "cluster.yaml")  # its topology is the first one again
+        cluster("up", cluster.folder / "cluster.yaml")  # its topology is the first one again
         wait_for(lambda: page.states == ready and not page.view["problems"])
         wait_for(
             lambda: any(event["task"] == "worker:1" and event["event"] == "ready" for event in page.events[known:])
@@ -85,15 +78,15 @@ def test_a_host_goes_away_then_the_cluster_and_both_come_back(two: Sandbox) -> N
 
 
 @pytest.mark.slow
-def test_runs_of_a_cluster_that_is_down_and_a_page_before_it_is_up(two: Sandbox) -> None:
-    script = two.spec("print('done')\n", "script.py")
-    run = json.loads(two("run", "--detach", "-o", "json", script).stdout.splitlines()[0])["run"]
-    two("wait", run)
-    two("down")
-    with open_page(two) as page:
+def test_runs_of_a_cluster_that_is_down_and_a_page_before_it_is_up(cluster: Sandbox) -> None:
+    script = cluster.spec("print('done')\n", "script.py")
+    run = json.loads(cluster("run", "--detach", "-o", "json", script).stdout.splitlines()[0])["run"]
+    cluster("wait", run)
+    cluster("down")
+    with open_page(cluster) as page:
         wait_for(lambda: page.states == {"": "stopped"})
         assert page.view["problems"] == {"": "cluster 'two' is not running"}
         wait_for(lambda: [record["run"] for record in page.view["runs"]] == [run])
         assert page.view["runs"][0]["state"] == "succeeded"
-        two("up", two.folder / "cluster.yaml")
+        cluster("up", cluster.folder / "cluster.yaml")
         wait_for(lambda: page.states == {"": "running", "worker:0": "ready", "worker:1": "ready"})

@@ -7,14 +7,14 @@ import contextlib
 import json
 import signal
 import stat
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Sandbox, lines_of, make_sandbox, mostly_slow, read_until, wait_for
+from tests.clusters import Cluster
+from tests.conftest import PLAYED, Sandbox, lines_of, mostly_slow, read_until, wait_for
 from tests.core.test_metrics import samples_of, value_of
 from tests.played import Played
 from tfcluster.client import cluster as cluster_module
@@ -24,7 +24,6 @@ from tfcluster.core.topology import ClusterTopology
 from tfcluster.protocol.api.cluster import TopologyRequest
 from tfcluster.protocol.serialization import decode
 
-_PLAYED = (sys.executable, "-m", "tests.played")
 _HOSTS = "hosts:\n  alpha: {address: 127.0.0.2}\n  beta: {address: 127.0.0.3}\n"
 _SPEC = f"name: two\n{_HOSTS}jobs:\n  ps: {{tasks: 1, hosts: [alpha]}}\n  worker: {{tasks: 2, hosts: [alpha, beta]}}\n"
 _TASKS = {"ps:0": "alpha", "worker:0": "alpha", "worker:1": "beta"}
@@ -39,27 +38,23 @@ print("second", flush=True)
 """
 
 
+CLUSTER = Cluster(_SPEC, is_played=True)
+
+
 @pytest.fixture
-def apart(tmp_path: Path) -> Iterator[Sandbox]:
+def apart(sandbox: Sandbox) -> Sandbox:
     """A sandbox with played hosts and no cluster."""
-    with make_sandbox(tmp_path, _PLAYED) as sandbox:
-        yield sandbox
-
-
-@pytest.fixture(scope="module")
-def _two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with make_sandbox(tmp_path_factory.mktemp("two"), _PLAYED) as sandbox:
-        sandbox("up", sandbox.spec(_SPEC))
-        yield sandbox
+    sandbox.command = PLAYED
+    return sandbox
 
 
 @pytest.fixture
-def two(_two: Sandbox) -> Iterator[Sandbox]:
+def cluster(cluster: Sandbox) -> Iterator[Sandbox]:
     """A ps and a worker on alpha, which leads, and a worker on beta; left as it was."""
-    yield _two
-    _two.spec(_SPEC)
+    yield cluster
+    cluster.spec(_SPEC)
     for host in ("alpha", "beta"):
-        (_two.folder / "away" / host).unlink(missing_ok=True)
+        (cluster.folder / "away" / host).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -79,21 +74,21 @@ def book(sandbox: Sandbox, cluster: str = "two") -> list[str]:
     return [host["name"] for host in json.loads(path.read_text())["hosts"]] if path.exists() else []
 
 
-def test_the_status_is_that_of_all_hosts_in_the_order_of_the_spec(two: Sandbox) -> None:
-    status = two.status()
+def test_the_status_is_that_of_all_hosts_in_the_order_of_the_spec(cluster: Sandbox) -> None:
+    status = cluster.status()
     assert status["state"] == "running"
     assert [(host["host"], host["state"]) for host in status["hosts"]] == [("alpha", "up"), ("beta", "up")]
     assert [(task["name"], task["host"]) for task in status["tasks"]] == [*_TASKS.items()]
-    assert "beta" in two("status").stdout
-    path = two.folder / "state" / "tfcluster" / "two" / "hosts.json"
+    assert "beta" in cluster("status").stdout
+    path = cluster.folder / "state" / "tfcluster" / "two" / "hosts.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert book(two) == ["alpha", "beta"]
+    assert book(cluster) == ["alpha", "beta"]
 
 
-def test_an_unreachable_host_is_reported_and_the_others_are_shown(two: Sandbox) -> None:
-    with away(two, "beta"):
-        found = two("status", "-o", "json", code=5)
-        shown = two("status", code=5)
+def test_an_unreachable_host_is_reported_and_the_others_are_shown(cluster: Sandbox) -> None:
+    with away(cluster, "beta"):
+        found = cluster("status", "-o", "json", code=5)
+        shown = cluster("status", code=5)
     status = json.loads(found.stdout)
     assert [(host["host"], host["state"]) for host in status["hosts"]] == [("alpha", "up"), ("beta", "unreachable")]
     assert {task["name"]: (task["state"], task["pid"] is None) for task in status["tasks"]} == {
@@ -104,87 +99,87 @@ def test_an_unreachable_host_is_reported_and_the_others_are_shown(two: Sandbox) 
     assert "error: host 'beta' cannot be reached: connection timed out" in found.stderr.splitlines()
     assert "unresponsive" in shown.stdout
     assert "beta is unreachable" in shown.stdout.splitlines()
-    assert two.status()["state"] == "running"
+    assert cluster.status()["state"] == "running"
 
 
 @pytest.mark.slow
-def test_metrics_are_those_of_all_hosts_that_can_be_reached(two: Sandbox) -> None:
-    samples = samples_of(two("metrics").stdout)
+def test_metrics_are_those_of_all_hosts_that_can_be_reached(cluster: Sandbox) -> None:
+    samples = samples_of(cluster("metrics").stdout)
     for task, host in _TASKS.items():
         assert value_of(samples, "task_state", task=task, host=host, state="ready") == 1
         assert value_of(samples, "task_cpu_seconds_total", task=task) is not None
-    with away(two, "beta"):
-        samples = samples_of(two("metrics").stdout)
+    with away(cluster, "beta"):
+        samples = samples_of(cluster("metrics").stdout)
         assert [value_of(samples, "host_up", host=host) for host in ("alpha", "beta")] == [1, 0]
         assert value_of(samples, "task_state", task="worker:1", state="unresponsive") == 1
         assert value_of(samples, "task_cpu_seconds_total", task="worker:1") is None
-        with away(two, "alpha"):
-            samples = samples_of(two("metrics", code=5).stdout)
+        with away(cluster, "alpha"):
+            samples = samples_of(cluster("metrics", code=5).stdout)
     assert [value_of(samples, "host_up", host=host) for host in ("alpha", "beta")] == [0, 0]
-    samples = samples_of(two("metrics", "-c", "none", code=3).stdout)
+    samples = samples_of(cluster("metrics", "-c", "none", code=3).stdout)
     assert value_of(samples, "cluster_state", cluster="none", state="stopped") == 1
 
 
-def test_each_host_searches_its_own_logs(two: Sandbox) -> None:
+def test_each_host_searches_its_own_logs(cluster: Sandbox) -> None:
     lines = lines_of(
-        two("logs", "w*", "--grep", "Started [s]erver", "--grep", "nothing", "-n", "1", "-o", "json").stdout
+        cluster("logs", "w*", "--grep", "Started [s]erver", "--grep", "nothing", "-n", "1", "-o", "json").stdout
     )
     assert sorted(line["task"] for line in lines) == ["worker:0", "worker:1"]
 
 
 @pytest.mark.slow
-def test_commands_fail_when_no_host_can_be_reached(two: Sandbox) -> None:
-    with away(two, "alpha"), away(two, "beta"):
+def test_commands_fail_when_no_host_can_be_reached(cluster: Sandbox) -> None:
+    with away(cluster, "alpha"), away(cluster, "beta"):
         for command in ("status", "devices", "events", "logs"):
-            result = two(command, code=5)
+            result = cluster(command, code=5)
             assert "host 'alpha' cannot be reached" in result.stderr
             assert "host 'beta' cannot be reached" in result.stderr or command == "devices"
-    assert book(two) == ["alpha", "beta"]
+    assert book(cluster) == ["alpha", "beta"]
 
 
-def test_devices_are_those_of_all_reachable_hosts(two: Sandbox) -> None:
-    assert {device["task"] for device in two.json("devices")} == {
+def test_devices_are_those_of_all_reachable_hosts(cluster: Sandbox) -> None:
+    assert {device["task"] for device in cluster.json("devices")} == {
         "/job:ps/task:0",
         "/job:worker/task:0",
         "/job:worker/task:1",
     }
-    assert two("devices").stdout.split()[:2] == ["DEVICE", "HOST"]
-    with away(two, "beta"):
-        result = two("devices", "-o", "json", code=5)
+    assert cluster("devices").stdout.split()[:2] == ["DEVICE", "HOST"]
+    with away(cluster, "beta"):
+        result = cluster("devices", "-o", "json", code=5)
     assert {device["task"] for device in json.loads(result.stdout)} == {"/job:ps/task:0", "/job:worker/task:0"}
     assert "beta" in result.stderr
 
 
 @pytest.mark.slow
-def test_logs_and_events_are_in_the_order_of_their_time(two: Sandbox) -> None:
+def test_logs_and_events_are_in_the_order_of_their_time(cluster: Sandbox) -> None:
     for command in ("logs", "events"):
-        lines = two.json_lines(command)
+        lines = cluster.json_lines(command)
         assert [line["time"] for line in lines] == sorted(line["time"] for line in lines)
         assert {line["task"] for line in lines} >= set(_TASKS)
     assert {event["host"] for event in lines} == {"alpha", "beta"}
-    last = two.json_lines("events", "-n", "3")
+    last = cluster.json_lines("events", "-n", "3")
     assert len(last) == 3
-    assert [event for event in two.json_lines("events") if event in last] == last
+    assert [event for event in cluster.json_lines("events") if event in last] == last
 
 
 @pytest.mark.slow
-def test_the_log_of_a_task_is_asked_of_its_host_alone(two: Sandbox) -> None:
-    with away(two, "beta"):
-        assert {line["task"] for line in two.json_lines("logs", "ps", "worker:0")} == {
+def test_the_log_of_a_task_is_asked_of_its_host_alone(cluster: Sandbox) -> None:
+    with away(cluster, "beta"):
+        assert {line["task"] for line in cluster.json_lines("logs", "ps", "worker:0")} == {
             "ps:0",
             "worker:0",
         }
-        lost = two("logs", "-n", "1", "-o", "json", code=5)
+        lost = cluster("logs", "-n", "1", "-o", "json", code=5)
     assert {line["task"] for line in lines_of(lost.stdout)} == {"ps:0", "worker:0"}
-    assert "no task or run 'chief'" in two("logs", "worker:1", "chief", code=2).stderr
+    assert "no task or run 'chief'" in cluster("logs", "worker:1", "chief", code=2).stderr
 
 
-def test_a_program_runs_where_the_head_is_and_on_all_hosts(two: Sandbox) -> None:
-    result = two.json("run", "pi", "--samples", "1e6", "--seed", "7")
+def test_a_program_runs_where_the_head_is_and_on_all_hosts(cluster: Sandbox) -> None:
+    result = cluster.json("run", "pi", "--samples", "1e6", "--seed", "7")
     assert result["state"] == "succeeded"
     assert set(result["devices"]) == {f"/job:worker/task:{index}/device:CPU:0" for index in (0, 1)}
-    assert result["run"] in {run["run"] for run in two.json("runs")}
-    assert two.json_lines("attach", result["run"])[-1] == result
+    assert result["run"] in {run["run"] for run in cluster.json("runs")}
+    assert cluster.json_lines("attach", result["run"])[-1] == result
 
 
 @pytest.mark.parametrize(
@@ -195,11 +190,11 @@ def test_a_program_runs_where_the_head_is_and_on_all_hosts(two: Sandbox) -> None
         pytest.param(signal.SIGHUP, 143, marks=pytest.mark.slow),
     ],
 )
-def test_a_signal_cancels_a_run_on_another_host(two: Sandbox, tmp_path: Path, number: int, code: int) -> None:
+def test_a_signal_cancels_a_run_on_another_host(cluster: Sandbox, tmp_path: Path, number: int, code: int) -> None:
     script = tmp_path / "wait.py"
     script.write_text(_SCRIPT)
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a command under nohup would inherit that it is ignored
-    run = two.start("run", "-o", "json", script, tmp_path / "never")
+    run = cluster.start("run", "-o", "json", script, tmp_path / "never")
     signal.signal(signal.SIGHUP, before)
     read_until(run.stdout, '"first"')
     run.send_signal(number)
@@ -209,76 +204,76 @@ def test_a_signal_cancels_a_run_on_another_host(two: Sandbox, tmp_path: Path, nu
 
 
 @pytest.mark.slow
-def test_a_run_that_cannot_be_cancelled_is_reported_to_continue(two: Sandbox, tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_cancelled_is_reported_to_continue(cluster: Sandbox, tmp_path: Path) -> None:
     script, gate = tmp_path / "wait.py", tmp_path / "gate"
     script.write_text(_SCRIPT)
-    run = two.start("run", "-o", "json", script, gate)
+    run = cluster.start("run", "-o", "json", script, gate)
     name = lines_of(read_until(run.stdout, '"event": "run"')[-1])[0]["run"]
     read_until(run.stdout, '"first"')
-    with away(two, "alpha"):
+    with away(cluster, "alpha"):
         read_until(run.stderr, "trying again")
         run.send_signal(signal.SIGINT)
         _, errors = run.communicate(timeout=60)
         assert run.returncode == 5
         assert f"error: run {name} continues: host 'alpha' cannot be reached" in errors
-    assert [each["state"] for each in two.json("runs") if each["run"] == name] == ["running"]
-    two("cancel", name)
-    assert lines_of(two("attach", name, "-o", "json", code=1).stdout)[-1]["state"] == "cancelled"
+    assert [each["state"] for each in cluster.json("runs") if each["run"] == name] == ["running"]
+    cluster("cancel", name)
+    assert lines_of(cluster("attach", name, "-o", "json", code=1).stdout)[-1]["state"] == "cancelled"
 
 
 @pytest.mark.slow
-def test_following_loses_and_repeats_nothing_when_a_host_was_unreachable(two: Sandbox) -> None:
-    before = len(two.json_lines("logs"))
-    follower = two.start("logs", "-f", "-o", "json")
+def test_following_loses_and_repeats_nothing_when_a_host_was_unreachable(cluster: Sandbox) -> None:
+    before = len(cluster.json_lines("logs"))
+    follower = cluster.start("logs", "-f", "-o", "json")
     followed = [follower.stdout.readline() for _ in range(before)]
-    with away(two, "beta"):
+    with away(cluster, "beta"):
         read_until(follower.stderr, "beta: connection lost, trying again")
-        two("restart", "worker:0", "--yes")  # what the other host tells comes all the same
+        cluster("restart", "worker:0", "--yes")  # what the other host tells comes all the same
         followed += [f"{line}\n" for line in read_until(follower.stdout, "worker:0")]
     read_until(follower.stderr, "beta: connected again")
-    two("restart", "worker:1")
+    cluster("restart", "worker:1")
     while not ("worker:1" in followed[-1] and "Started server" in followed[-1]):
         followed.append(follower.stdout.readline())
         assert followed[-1], "it follows until it is interrupted"
     follower.send_signal(signal.SIGINT)
     follower.communicate(timeout=60)
-    told, shown = two.json_lines("logs"), lines_of("".join(followed))
+    told, shown = cluster.json_lines("logs"), lines_of("".join(followed))
     for task in _TASKS:
         seen = [line["line"] for line in shown if line["task"] == task]
         assert seen == [line["line"] for line in told if line["task"] == task][: len(seen)]
 
 
 @pytest.mark.slow
-def test_tasks_are_restarted_where_they_are(two: Sandbox) -> None:
-    before = two.tasks("pid")
-    assert "2 tasks restarted" in two("restart", "worker", "--rolling").stdout
-    between = two.tasks("pid")
+def test_tasks_are_restarted_where_they_are(cluster: Sandbox) -> None:
+    before = cluster.tasks("pid")
+    assert "2 tasks restarted" in cluster("restart", "worker", "--rolling").stdout
+    between = cluster.tasks("pid")
     assert {name for name in _TASKS if before[name] != between[name]} == {"worker:0", "worker:1"}
-    two("restart", "--yes")
-    after = two.tasks("pid")
+    cluster("restart", "--yes")
+    after = cluster.tasks("pid")
     assert {name for name in _TASKS if between[name] != after[name]} == set(_TASKS)
-    with away(two, "beta"):
-        assert "beta" in two("restart", "worker:1", code=5).stderr
-        two("restart", "worker:0")
+    with away(cluster, "beta"):
+        assert "beta" in cluster("restart", "worker:1", code=5).stderr
+        cluster("restart", "worker:0")
 
 
 @pytest.mark.slow
-def test_jobs_are_scaled_over_the_hosts_and_a_second_up_goes_back(two: Sandbox) -> None:
-    two("scale", "worker=3", "--yes")
-    assert two.tasks("host") == {**_TASKS, "worker:2": "alpha"}
-    two("up", "--yes")
-    assert two.tasks("host") == _TASKS
-    assert two("up").stdout.splitlines()[-1].startswith("two is up already")
-    with away(two, "beta"):
-        assert "beta" in two("scale", "worker=3", "--yes").stderr, "the other hosts do what they can"
-    two("up", "--yes")
-    assert two.tasks("host") == _TASKS
+def test_jobs_are_scaled_over_the_hosts_and_a_second_up_goes_back(cluster: Sandbox) -> None:
+    cluster("scale", "worker=3", "--yes")
+    assert cluster.tasks("host") == {**_TASKS, "worker:2": "alpha"}
+    cluster("up", "--yes")
+    assert cluster.tasks("host") == _TASKS
+    assert cluster("up").stdout.splitlines()[-1].startswith("two is up already")
+    with away(cluster, "beta"):
+        assert "beta" in cluster("scale", "worker=3", "--yes").stderr, "the other hosts do what they can"
+    cluster("up", "--yes")
+    assert cluster.tasks("host") == _TASKS
 
 
 @pytest.mark.parametrize("place", ["ssh: gamma", "connect: enter", "state: /elsewhere"])
-def test_the_name_of_a_host_stays_with_its_machine(two: Sandbox, place: str) -> None:
-    spec = two.spec(_SPEC.replace("address: 127.0.0.3", f"address: 127.0.0.3, {place}"), "gamma.yaml")
-    error = two("up", spec, "--replace-spec", code=2).stderr
+def test_the_name_of_a_host_stays_with_its_machine(cluster: Sandbox, place: str) -> None:
+    spec = cluster.spec(_SPEC.replace("address: 127.0.0.3", f"address: 127.0.0.3, {place}"), "gamma.yaml")
+    error = cluster("up", spec, "--replace-spec", code=2).stderr
     assert "is up on host beta, but this spec has a different place for that host: " in error
     assert place.replace(":", "") in error.partition(" (the running")[0]
 
@@ -292,12 +287,12 @@ def test_another_folder_of_the_program_of_connect_is_no_other_place(apart: Sandb
     assert apart("up").stdout.startswith("two is up already")
 
 
-def test_a_wrong_clock_is_reported(two: Sandbox) -> None:
-    offset = two.folder / "clock" / "beta"
+def test_a_wrong_clock_is_reported(cluster: Sandbox) -> None:
+    offset = cluster.folder / "clock" / "beta"
     offset.parent.mkdir(exist_ok=True)
     offset.write_text("-90")
     try:
-        shown = two("doctor", code=1).stdout
+        shown = cluster("doctor", code=1).stdout
     finally:
         offset.unlink()
     assert "its clock is 90 s behind this machine's" in shown
@@ -410,9 +405,9 @@ def test_a_check_that_another_up_overtakes_is_made_again(apart: Sandbox, command
     assert "two is up already" in output or command == "doctor"
 
 
-def test_a_command_that_is_interrupted_while_it_follows_ends_at_once(two: Sandbox) -> None:
-    with away(two, "beta"):
-        follower = two.start("logs", "-f")
+def test_a_command_that_is_interrupted_while_it_follows_ends_at_once(cluster: Sandbox) -> None:
+    with away(cluster, "beta"):
+        follower = cluster.start("logs", "-f")
         read_until(follower.stderr, "trying again")
         follower.send_signal(signal.SIGINT)
         follower.communicate(timeout=60)
@@ -420,15 +415,15 @@ def test_a_command_that_is_interrupted_while_it_follows_ends_at_once(two: Sandbo
 
 
 @pytest.mark.slow
-def test_a_host_that_the_spec_no_longer_has_is_released(two: Sandbox) -> None:
-    two("up", two.spec(_SPEC), "--yes")
-    two.spec(_SPEC.replace("tasks: 2, hosts: [alpha, beta]", "tasks: 2, hosts: [alpha]"))
-    two("up", "--yes")
-    assert book(two) == ["alpha"]
-    assert {task["host"] for task in two.status()["tasks"]} == {"alpha"}
-    assert not [line for line in two.processes().values() if "on beta" in line]
-    two.spec(_SPEC)
-    with away(two, "beta"):
-        assert "host 'beta' cannot be reached" in two("up", "--yes", code=5).stderr
-    two("up", "--yes")
-    assert two.tasks("host") == _TASKS
+def test_a_host_that_the_spec_no_longer_has_is_released(cluster: Sandbox) -> None:
+    cluster("up", cluster.spec(_SPEC), "--yes")
+    cluster.spec(_SPEC.replace("tasks: 2, hosts: [alpha, beta]", "tasks: 2, hosts: [alpha]"))
+    cluster("up", "--yes")
+    assert book(cluster) == ["alpha"]
+    assert {task["host"] for task in cluster.status()["tasks"]} == {"alpha"}
+    assert not [line for line in cluster.processes().values() if "on beta" in line]
+    cluster.spec(_SPEC)
+    with away(cluster, "beta"):
+        assert "host 'beta' cannot be reached" in cluster("up", "--yes", code=5).stderr
+    cluster("up", "--yes")
+    assert cluster.tasks("host") == _TASKS

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import Sandbox, make_sandbox, wait_for
+from tests.clusters import Cluster
+from tests.conftest import Sandbox, wait_for
 
 SPEC = "name: small\njobs:\n  worker: {tasks: 1, max: 9}\n"
 # Sends a signal as a phase begins: in the function itself, or in a finalizer, whose exceptions Python drops.
@@ -28,11 +28,7 @@ RAISED, DROPPED = "signal.raise_signal(signal.{signal})", "Finalizer()"
 PLAN, APPLY, WAIT = ("client.up", "plan_scale"), ("client.up", "apply"), ("client.readiness", "watch_until_ready")
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with make_sandbox(tmp_path_factory.mktemp("small")) as sandbox:
-        sandbox("up", sandbox.spec(SPEC))
-        yield sandbox
+CLUSTER = Cluster(SPEC)
 
 
 def fault(phase: tuple[str, str], sender: str, signal: str) -> tuple[str, str]:
@@ -58,13 +54,13 @@ def test_a_signal_before_a_change_ends_scale_and_changes_nothing(demo: Sandbox) 
     ],
 )
 def test_a_signal_ends_scale_in_each_phase(
-    small: Sandbox, phase: tuple[str, str], sender: str, signal: str, code: int
+    cluster: Sandbox, phase: tuple[str, str], sender: str, signal: str, code: int
 ) -> None:
-    count = 2 + len(small.status(code=None)["tasks"]) % 8
-    env = small.with_fault(*fault(phase, sender, signal))
-    result = small("scale", f"worker={count}", "--yes", env=env, code=code)
+    count = 2 + len(cluster.status(code=None)["tasks"]) % 8
+    env = cluster.with_fault(*fault(phase, sender, signal))
+    result = cluster("scale", f"worker={count}", "--yes", env=env, code=code)
     assert "is up" not in result.stdout
-    small("scale", f"worker={count}", "--yes")
+    cluster("scale", f"worker={count}", "--yes")
 
 
 _LATE_DRIVER = """

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.test_ssh import over
+from tests.hosts import over
 
 NAMES = tuple(f"h{number}" for number in range(16))
 

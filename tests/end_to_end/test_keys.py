@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from tests.conftest import Sandbox
-from tests.end_to_end.test_kubernetes import Pods, pods  # noqa: F401 - a fixture
-from tests.end_to_end.test_slurm import in_slurm
-from tests.end_to_end.test_ssh import over
+from tests.conftest import Sandbox, make_sandbox
+from tests.end_to_end.sites import in_pods, in_slurm
+from tests.hosts import over
 
 # Says which variables a program has, and which Python runs it.
 SHOW = """
@@ -50,59 +49,60 @@ def keys(set_up: Path) -> str:
     return f"shell: export FROM_SHELL=shell, setup: ['touch {set_up}'], env: {{FROM_HOST: host}}"
 
 
-@pytest.fixture
-def here(sandbox: Sandbox) -> Place:
-    return Place(sandbox, "name: wide\nhosts: {localhost: {env: {FROM_HOST: host}}}\n", "localhost", HERE)
+@contextlib.contextmanager
+def here(folder: Path) -> Iterator[Place]:
+    with make_sandbox(folder) as sandbox:
+        yield Place(sandbox, "name: wide\nhosts: {localhost: {env: {FROM_HOST: host}}}\n", "localhost", HERE)
 
 
 @contextlib.contextmanager
-def other_host(folder: Path, *, has_sshd: bool) -> Iterator[Place]:
+def by_ssh(folder: Path, *, has_sshd: bool = True) -> Iterator[Place]:
     with over(folder, "alpha", has_sshd=has_sshd) as sandbox:
         written = sandbox.text(("alpha",), "").rstrip().removesuffix("}")
         set_up = folder / "set-up"
         yield Place(sandbox, f"{written}, state: ~/keys, {keys(set_up)}}}\n", "alpha", set_up=set_up)
 
 
-@pytest.fixture
-def by_ssh(needs_sshd: None, tmp_path: Path) -> Iterator[Place]:
-    with other_host(tmp_path, has_sshd=True) as place:
-        yield place
+def by_connect(folder: Path) -> contextlib.AbstractContextManager[Place]:
+    return by_ssh(folder, has_sshd=False)
 
 
-@pytest.fixture
-def by_connect(needs_network: None, tmp_path: Path) -> Iterator[Place]:
-    with other_host(tmp_path, has_sshd=False) as place:
-        yield place
-
-
-@pytest.fixture
-def in_a_job_of_slurm(needs_slurm: None, tmp_path: Path) -> Iterator[Place]:
+@contextlib.contextmanager
+def in_a_job_of_slurm(folder: Path) -> Iterator[Place]:
     with in_slurm() as site:
         set_up = site.site.folder / "set-up"
         host = f"{{python: {sys.executable}, state: {site.site.folder}/state, {keys(set_up)}}}"
         yield Place(site, f"name: train\nslurm: {{nodes: 1}}\nhost: {host}\n", "node0", set_up=set_up)
 
 
-@pytest.fixture
-def in_a_pod(pods: Pods) -> Place:  # noqa: F811
+@contextlib.contextmanager
+def in_a_pod(folder: Path) -> Iterator[Place]:
     set_up = Path("/tmp/set-up")  # of the pod
     request = "{pods: 1, image: 'tensorflow/tensorflow:2.21.0', namespace: ml}"
     hosts = f"name: train\nkubernetes: {request}\nhost: {{python: {sys.executable}, {keys(set_up)}}}\n"
-    return Place(pods.sandbox, hosts, "pod0", set_up=set_up)
+    with in_pods(folder) as pods:
+        yield Place(pods.sandbox, hosts, "pod0", set_up=set_up)
 
 
 @pytest.mark.parametrize(
-    "place",
+    "made",
     [
-        "here",
-        pytest.param("by_ssh", marks=[pytest.mark.slow, pytest.mark.needs("sshd")]),
-        pytest.param("by_connect", marks=pytest.mark.needs("network")),
-        pytest.param("in_a_job_of_slurm", marks=[pytest.mark.slow, pytest.mark.needs("slurm")]),
-        pytest.param("in_a_pod", marks=[pytest.mark.slow, pytest.mark.needs("network")]),
+        here,
+        pytest.param(by_ssh, marks=[pytest.mark.slow, pytest.mark.needs("sshd")]),
+        pytest.param(by_connect, marks=pytest.mark.needs("network")),
+        pytest.param(in_a_job_of_slurm, marks=[pytest.mark.slow, pytest.mark.needs("slurm")]),
+        pytest.param(in_a_pod, marks=[pytest.mark.slow, pytest.mark.needs("network")]),
     ],
 )
-def test_what_a_program_gets_of_the_spec(place: str, request: pytest.FixtureRequest) -> None:
-    sandbox, hosts, host, expected, set_up = request.getfixturevalue(place)
+def test_what_a_program_gets_of_the_spec(
+    made: Callable[[Path], contextlib.AbstractContextManager[Place]], tmp_path: Path
+) -> None:
+    with made(tmp_path) as place:
+        check_keys(place)
+
+
+def check_keys(place: Place) -> None:
+    sandbox, hosts, host, expected, set_up = place
     sandbox("up", sandbox.spec(hosts + JOBS), env=TYPED)
     folder = sandbox.folder / "sent"
     folder.mkdir()

@@ -9,20 +9,15 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from tests import kubernetes
-from tests.conftest import ROOT, read_until, wait_for
-from tests.end_to_end.test_ssh import Over, over
+from tests.conftest import read_until, wait_for
+from tests.end_to_end.sites import POD_NAMES, Pods
 from tests.end_to_end.ways import check_way
 
-NAMES = ("train-0", "train-1", "train-2")
 #: The objects in which the pods find tfcluster and their tasks.
 STARTS = {"ConfigMap/train-tfcluster-code", "ConfigMap/train-tfcluster-topology"}
 JOBS = "jobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
@@ -31,77 +26,6 @@ JOBS = "jobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
 def text(pods: int, image: str = "tensorflow/tensorflow:2.21.0", more: str = "") -> str:
     request = f"{{pods: {pods}, image: {image}, namespace: ml{more}}}"
     return f"name: train\nkubernetes: {request}\nhost: {{python: {sys.executable}}}\n{JOBS}"
-
-
-class Pods:
-    """A played Kubernetes whose pods are machines of a network, and its kubectl on the machine `here`."""
-
-    def __init__(self, sandbox: Over, folder: Path) -> None:
-        self.sandbox, self.folder = sandbox, folder
-        network = sandbox.network.network
-        for name in NAMES:
-            path = folder / "namespaces" / name
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(network[name].namespace)
-        (folder / "passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
-        modules = f"{ROOT}:{Path(yaml.__file__).parent.parent}"
-        program = f"env PYTHONPATH={shlex.quote(modules)} {sys.executable} -S -m tests.kubernetes {folder}"
-        path = sandbox.network.folder / "bin" / "kubectl"
-        path.write_text(f'#!/bin/sh\nexec {program} "$@"\n')
-        path.chmod(0o755)
-
-    def kubectl(self, *arguments: str, stdin: str = "") -> str:
-        """What kubectl prints."""
-        environment = self.sandbox.environment
-        program = self.sandbox.network.folder / "bin" / "kubectl"
-        options: dict[str, Any] = {"env": environment, "capture_output": True, "text": True, "timeout": 60}
-        result: subprocess.CompletedProcess[str] = subprocess.run(
-            [str(program), *arguments], input=stdin, check=True, **options
-        )
-        return result.stdout
-
-    def change(self, **values: Any) -> None:
-        """Change what a test may set: rights that are `forbidden`, or `states` of pods, for example."""
-        with kubernetes.changing(self.folder) as state:
-            state.update(values)
-
-    def state(self) -> dict[str, Any]:
-        return kubernetes.read(self.folder)
-
-    def revisions(self) -> dict[str, str]:
-        """The revision of each pod."""
-        return {name: pod["labels"]["controller-revision-hash"] for name, pod in self.state()["pods"].items()}
-
-    def addresses(self) -> dict[str, str]:
-        """The address of each pod; one that replaces another has another one."""
-        return {name: pod["address"] for name, pod in self.state()["pods"].items()}
-
-    def is_replaced(self, name: str, before: dict[str, str]) -> bool:
-        """Whether another pod has the name now; `before` are earlier addresses."""
-        return self.addresses().get(name, before[name]) != before[name]
-
-    def ready(self) -> set[str]:
-        """The pods whose probe succeeds."""
-        pods = json.loads(self.kubectl("get", "pods", "--output=json"))["items"]
-        return {
-            pod["metadata"]["name"]
-            for pod in pods
-            if all(each["ready"] for each in pod["status"].get("containerStatuses", [{"ready": False}]))
-        }
-
-
-@pytest.fixture
-def pods(needs_network: None, tmp_path: Path) -> Iterator[Pods]:
-    with (
-        tempfile.TemporaryDirectory(prefix="tfc-", dir="/var/tmp") as folder,  # pods have their own /tmp
-        over(tmp_path, *NAMES, has_sshd=False) as sandbox,
-    ):
-        made = Pods(sandbox, Path(folder))
-        yield made
-        made.change(states={}, error="", forbidden=[])
-        if made.state()["objects"]:
-            sandbox("down", "-c", "train", code=None)
-        wait_for(lambda: not made.state()["pods"])
 
 
 def foreign_object(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
@@ -168,7 +92,7 @@ def test_pods_are_hosts_from_up_to_down(pods: Pods) -> None:
     assert shown.stdout == "train-1 /home/tfcluster\n"
     check_way(sandbox, "train", "pod1")
 
-    wait_for(lambda: pods.ready() == {*NAMES[:2]})
+    wait_for(lambda: pods.ready() == {*POD_NAMES[:2]})
     sandbox("down")
     wait_for(lambda: not pods.state()["pods"])
     assert pods.state()["objects"] == foreign
@@ -196,7 +120,7 @@ def test_more_or_fewer_pods_change_the_stateful_set_in_place(pods: Pods) -> None
     sandbox("up", wider, "--yes")
     assert {task["host"] for task in sandbox.status()["tasks"]} == {"pod0", "pod1", "pod2"}
     sandbox("up", sandbox.spec(text(2)), "--yes")
-    wait_for(lambda: pods.state()["pods"].keys() == {*NAMES[:2]})
+    wait_for(lambda: pods.state()["pods"].keys() == {*POD_NAMES[:2]})
     assert pods.addresses() == before, "none was replaced"
 
 
@@ -518,7 +442,7 @@ def test_volumes_stay_after_down_and_an_edit_of_them_is_refused(pods: Pods) -> N
     assert sandbox.status()["state"] == "running"
     sandbox("down")
     wait_for(lambda: not pods.state()["pods"])
-    claims = {f"PersistentVolumeClaim/home-{name}" for name in NAMES[:2]}
+    claims = {f"PersistentVolumeClaim/home-{name}" for name in POD_NAMES[:2]}
     assert pods.state()["objects"].keys() == claims
     sandbox("up", spec)
     assert [each["run"] for each in sandbox.json("runs")] == [run]
@@ -541,7 +465,7 @@ def test_an_exported_job_runs_its_program_once_for_each_task(pods: Pods) -> None
         return all(pod["status"]["phase"] == "Succeeded" for pod in found)
 
     wait_for(ended)
-    configs = [json.loads((pods.folder / f"{name}.log").read_text()) for name in NAMES]
+    configs = [json.loads((pods.folder / f"{name}.log").read_text()) for name in POD_NAMES]
     assert [config["task"]["type"] for config in configs] == ["ps", "worker", "evaluator"]
     for config in configs:
         assert config["cluster"] == {"ps": ["train-0.train:2222"], "worker": ["train-1.train:2222"]}

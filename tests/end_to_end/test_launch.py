@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.clusters import Cluster
 from tests.conftest import (
     REAPED_DAEMON,
     Sandbox,
     lines_of,
-    make_sandbox,
     mostly_slow,
     read_until,
     wait_for,
@@ -63,16 +62,11 @@ sys.exit(int(act))
 """
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """A sandbox with a cluster, shared by the tests."""
-    with make_sandbox(tmp_path_factory.mktemp("launch")) as sandbox:
-        sandbox.spec(SPEC)
-        sandbox.spec(LOOK, "look.py")
-        sandbox.spec(ACT, "act.py")
-        soon = sandbox.with_settings({"GROUP_WORKERS_SECONDS": 2, "GROUP_CAUSE_SECONDS": 60})
-        sandbox("up", env=soon)
-        yield sandbox
+CLUSTER = Cluster(
+    SPEC,
+    settings={"GROUP_WORKERS_SECONDS": 2, "GROUP_CAUSE_SECONDS": 60},
+    files={"look.py": LOOK, "act.py": ACT},
+)
 
 
 @pytest.fixture

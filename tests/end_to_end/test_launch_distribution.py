@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Sandbox
-from tests.end_to_end.test_ssh import over
+from tests.hosts import over
 from tfcluster.core.groups import DISTRIBUTION_VARIABLES
 
 # Multiplies a matrix whose rows are divided over two devices of each of two members.

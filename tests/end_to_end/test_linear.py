@@ -7,14 +7,14 @@ import itertools
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.conftest import Sandbox, make_sandbox
+from tests.clusters import Cluster
+from tests.conftest import Sandbox
 
 LAYOUT = "name: full\njobs:\n  ps: {tasks: 2}\n  worker: {tasks: 3}\n  evaluator: {tasks: 1}\n"
 # Of training, at the rate that it has without a loss: what is killed meanwhile dies long before it ends.
@@ -25,13 +25,8 @@ RESULT = [
 ]
 
 
-@pytest.fixture(scope="module")
-def full(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """Two parameter servers, three workers and an evaluator, shared by the tests of the module."""
-    with make_sandbox(tmp_path_factory.mktemp("full")) as sandbox:
-        patient = sandbox.with_settings({"RUN_STOP_GRACE_SECONDS": 60.0, "DRIVER_TERMINATE_SECONDS": 50.0})
-        sandbox("up", sandbox.spec(LAYOUT, warm=True), env=patient)
-        yield sandbox
+#: What a run does in the end is waited for.
+CLUSTER = Cluster(LAYOUT, warm=True, settings={"RUN_STOP_GRACE_SECONDS": 60.0, "DRIVER_TERMINATE_SECONDS": 50.0})
 
 
 def is_least_squares(result: dict[str, Any]) -> bool:
@@ -54,8 +49,8 @@ def made(seed: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     return x, 2 * x + 0.2 + 0.4 * np.random.default_rng(seed).standard_normal(101)
 
 
-def test_workers_train_at_once_and_the_evaluator_scores(full: Sandbox) -> None:
-    *earlier, final = full.json_lines("run", "linear", *GENTLY)
+def test_workers_train_at_once_and_the_evaluator_scores(cluster: Sandbox) -> None:
+    *earlier, final = cluster.json_lines("run", "linear", *GENTLY)
     assert final["state"] == "succeeded"
     result = final["result"]
     assert list(result) == RESULT
@@ -86,14 +81,14 @@ def test_workers_train_at_once_and_the_evaluator_scores(full: Sandbox) -> None:
 
 
 @pytest.mark.slow
-def test_workers_in_step_are_deterministic_and_as_good_as_one(full: Sandbox) -> None:
+def test_workers_in_step_are_deterministic_and_as_good_as_one(cluster: Sandbox) -> None:
     options = ("--seed", "9", "--sync", "--optimizer", "sgd", "--lr", "0.3", "--steps", "300")
-    whole = [full.json("run", "linear", *options)["result"] for _ in range(2)]
+    whole = [cluster.json("run", "linear", *options)["result"] for _ in range(2)]
     assert (whole[0]["w"], whole[0]["b"]) == (whole[1]["w"], whole[1]["b"])
     assert is_least_squares(whole[0])
     batches = (*options, "--batch", "10")
     shared, alone = (
-        full.json("run", "linear", *batches, "--devices", f"/job:worker/task:{tasks}")["result"] for tasks in "*1"
+        cluster.json("run", "linear", *batches, "--devices", f"/job:worker/task:{tasks}")["result"] for tasks in "*1"
     )
     assert (shared["workers"], alone["workers"]) == (3, 1)
     assert (shared["w"], shared["b"]) == pytest.approx((alone["w"], alone["b"]), abs=1e-9)
@@ -101,57 +96,59 @@ def test_workers_in_step_are_deterministic_and_as_good_as_one(full: Sandbox) -> 
 
 
 @pytest.mark.slow
-def test_a_csv_file_of_the_users(full: Sandbox) -> None:
+def test_a_csv_file_of_the_users(cluster: Sandbox) -> None:
     x = np.linspace(-2, 3, 300)
-    path = full.folder / "mine.csv"
+    path = cluster.folder / "mine.csv"
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([("when", "y", "x"), *((0, 5 - 3 * value, value) for value in x)])
-    result = full.json("run", "linear", "--data", "mine.csv", "--epochs", "400", "--batch", "1000", "--sync")["result"]
+    result = cluster.json("run", "linear", "--data", "mine.csv", "--epochs", "400", "--batch", "1000", "--sync")[
+        "result"
+    ]
     assert result["least_squares"] == pytest.approx({"w": -3, "b": 5})
     assert (result["steps"], result["batch"]) == (400, 300)
     assert (result["w"], result["b"]) == pytest.approx((-3, 5), abs=1e-3)
     path.write_text("x,y\n1,2\n3\n")
-    error = full("run", "linear", "--data", "mine.csv", code=2).stderr
+    error = cluster("run", "linear", "--data", "mine.csv", code=2).stderr
     assert error.startswith("error: mine.csv:3: has 1 columns, the first line has 2\nhint: ")
 
 
-def test_a_folder_that_cannot_be_written_is_reported(full: Sandbox) -> None:
-    assert "--logdir /proc/new: cannot be written" in full("run", "linear", "--logdir", "/proc/new", code=2).stderr
+def test_a_folder_that_cannot_be_written_is_reported(cluster: Sandbox) -> None:
+    assert "--logdir /proc/new: cannot be written" in cluster("run", "linear", "--logdir", "/proc/new", code=2).stderr
 
 
 @pytest.mark.slow
-def test_the_next_run_goes_on_from_the_checkpoint(full: Sandbox, tmp_path: Path) -> None:
+def test_the_next_run_goes_on_from_the_checkpoint(cluster: Sandbox, tmp_path: Path) -> None:
     log = tmp_path / "log"
     options = ("run", "linear", "--sync", "--batch", "10", "--seed", "5", "--logdir", str(log))
     without_seed = (*options[:-4], *options[-2:])  # it is that of the checkpoint
-    halves = [full.json(*words, "--steps", "20", "--checkpoint-every", "0.1") for words in (options, without_seed)]
+    halves = [cluster.json(*words, "--steps", "20", "--checkpoint-every", "0.1") for words in (options, without_seed)]
     assert [half["result"]["steps"] for half in halves] == [20, 40]
     assert [half["result"]["resumed_from"] for half in halves] == [None, 20]
     assert halves[1]["notes"] == [f"resumed from the checkpoint of step 20 in {log}"]
-    whole = full.json(*options[:-2], "--steps", "40")["result"]
+    whole = cluster.json(*options[:-2], "--steps", "40")["result"]
     assert (halves[1]["result"]["w"], halves[1]["result"]["b"]) == pytest.approx((whole["w"], whole["b"]), abs=1e-12)
     assert len(list(log.glob("events.out.tfevents.*"))) == 2
-    error = full(*options, "--optimizer", "adam", code=2).stderr
+    error = cluster(*options, "--optimizer", "adam", code=2).stderr
     assert "is a checkpoint with another optimizer" in error
 
 
 @pytest.mark.slow
-def test_the_result_for_people(full: Sandbox) -> None:
+def test_the_result_for_people(cluster: Sandbox) -> None:
     options = ("--seed", "4", "--steps", "200", "--devices", "/job:worker/task:1")
-    lines = full("run", "linear", *options).stdout.splitlines()
+    lines = cluster("run", "linear", *options).stdout.splitlines()
     assert lines[0] == "y = 2.006x + 0.1746, mean squared error 0.1623"
     assert lines[1] == "least squares in closed form: y = 2.006x + 0.1746"
     assert lines[2].startswith("scored ")
     assert lines[3].startswith("200 steps, ")
     assert lines[3].partition("adagrad")[2].startswith(" 0.8, 1 worker asynchronously, seed 4, ")
-    error = full("run", "linear", "--optimizer", "sgd", "--lr", "1000", code=1).stderr
+    error = cluster("run", "linear", "--optimizer", "sgd", "--lr", "1000", code=1).stderr
     assert "the training diverged: after step" in error
 
 
 @pytest.mark.slow
-def test_a_run_that_is_cancelled_leaves_a_checkpoint(full: Sandbox, tmp_path: Path) -> None:
+def test_a_run_that_is_cancelled_leaves_a_checkpoint(cluster: Sandbox, tmp_path: Path) -> None:
     options = f"run linear --seed 4 --logdir {tmp_path} --devices /job:worker/task:0 -o json".split()
-    run = full.start(*options, "--steps", "1e9")
+    run = cluster.start(*options, "--steps", "1e9")
     messages = (json.loads(line) for line in run.stdout)
     # The parameters are read every second at least: half of these seconds and steps are not lost.
     assert any(event["event"] == "metric" and event["step"] > 1000 and event["seconds"] > 3 for event in messages)
@@ -159,7 +156,7 @@ def test_a_run_that_is_cancelled_leaves_a_checkpoint(full: Sandbox, tmp_path: Pa
     *_, final = [json.loads(line) for line in run.stdout]
     assert final["state"] == "cancelled"
     run.communicate(timeout=60)
-    result = full.json(*options, "--steps", "1")["result"]
+    result = cluster.json(*options, "--steps", "1")["result"]
     assert result["resumed_from"] > 500, "not that of the beginning, nor of seconds ago"
     assert result["steps"] == result["resumed_from"] + 1
     assert is_least_squares(result)

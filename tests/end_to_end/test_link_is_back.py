@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.test_ssh import over
+from tests.hosts import over
 
 NAMES = ("alpha", "beta")
 # The kernel doubles the time until it sends a segment again that was not answered: after so long, some seconds pass

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.conftest import ROOT, Sandbox, make_sandbox
+from tests.clusters import Cluster
+from tests.conftest import ROOT, Sandbox
 
 pytestmark = pytest.mark.slow
 
@@ -23,19 +23,15 @@ restart: {policy: on-failure, backoff: {initial: 0.1, max: 0.5}, limit: 100 in 6
 """
 
 
-@pytest.fixture(scope="module")
-def eight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with make_sandbox(tmp_path_factory.mktemp("eight")) as sandbox:
-        sandbox("up", sandbox.spec(EIGHT, warm=True))
-        yield sandbox
+CLUSTER = Cluster(EIGHT, warm=True)
 
 
 def mean(sandbox: Sandbox, *arguments: str | Path) -> Any:
     return sandbox.json("run", "mean", *arguments)["result"]
 
 
-def test_one_to_eight_tasks_give_the_same_bits(eight: Sandbox) -> None:
-    path = eight.folder / "numbers.npy"
+def test_one_to_eight_tasks_give_the_same_bits(cluster: Sandbox) -> None:
+    path = cluster.folder / "numbers.npy"
     values = np.random.default_rng(1).normal(1e3, 2, 1009)
     np.save(path, values)
     moments = set()
@@ -46,7 +42,7 @@ def test_one_to_eight_tasks_give_the_same_bits(eight: Sandbox) -> None:
         (["/job:*"], "10,30,969", 3),
     ):
         devices = [word for pattern in patterns for word in ("--devices", pattern)]
-        result = mean(eight, path, "--slices", slices, *devices)
+        result = mean(cluster, path, "--slices", slices, *devices)
         moments.add((result["mean"], result["variance"]))
         assert len({shard["task"] for shard in result["shards"]}) == tasks
         start = 0
@@ -58,31 +54,31 @@ def test_one_to_eight_tasks_give_the_same_bits(eight: Sandbox) -> None:
     assert moments.pop() == (pytest.approx(values.mean(), rel=1e-14), pytest.approx(values.var(), rel=1e-12))
 
 
-def test_fewer_numbers_than_tasks(eight: Sandbox) -> None:
-    path = eight.folder / "three.csv"
+def test_fewer_numbers_than_tasks(cluster: Sandbox) -> None:
+    path = cluster.folder / "three.csv"
     path.write_text("x,y\n1,a\n2,b\n6,c\n")
-    result = mean(eight, path, "--column", "x", "--devices", "/job:*")
+    result = mean(cluster, path, "--column", "x", "--devices", "/job:*")
     assert (result["mean"], result["count"], len(result["shards"])) == (3.0, 3, 3)
     assert result["variance"] == pytest.approx(14 / 3)
 
 
-def test_bad_input(eight: Sandbox) -> None:
-    path = eight.folder / "bad.txt"
+def test_bad_input(cluster: Sandbox) -> None:
+    path = cluster.folder / "bad.txt"
     path.write_text("1\n2\n3;4\n")
-    error = eight("run", "mean", path, code=2).stderr
+    error = cluster("run", "mean", path, code=2).stderr
     assert error.startswith(f"error: {path}:3: '3;4' is not a number\n")
-    assert "add up" in eight("run", "mean", "--random", "10", "--slices", "3,4", code=2).stderr
-    assert "either FILE" in eight("run", "mean", code=2).stderr
-    assert "either FILE" in eight("run", "mean", path, "--random", "5", code=2).stderr
-    assert "is not between 1 and 4398046511104" in eight("run", "mean", "--random", "1e13", code=2).stderr
-    assert "does not exist" in eight("run", "mean", "missing.npy", code=2).stderr
+    assert "add up" in cluster("run", "mean", "--random", "10", "--slices", "3,4", code=2).stderr
+    assert "either FILE" in cluster("run", "mean", code=2).stderr
+    assert "either FILE" in cluster("run", "mean", path, "--random", "5", code=2).stderr
+    assert "is not between 1 and 4398046511104" in cluster("run", "mean", "--random", "1e13", code=2).stderr
+    assert "does not exist" in cluster("run", "mean", "missing.npy", code=2).stderr
     for slices in ("0,5", "a", "", "-1,6", "1,,4"):
-        assert "'--slices'" in eight("run", "mean", "--random", "5", f"--slices={slices}", code=2).stderr
+        assert "'--slices'" in cluster("run", "mean", "--random", "5", f"--slices={slices}", code=2).stderr
 
 
-def test_the_example_script_that_uses_map_reduce(eight: Sandbox) -> None:
-    result = eight.json_lines("run", ROOT / "examples" / "sum_of_squares.py")[-1]
-    log = eight.folder / "state" / "tfcluster" / "eight" / "localhost" / "runs" / result["run"] / "output.log"
+def test_the_example_script_that_uses_map_reduce(cluster: Sandbox) -> None:
+    result = cluster.json_lines("run", ROOT / "examples" / "sum_of_squares.py")[-1]
+    log = cluster.folder / "state" / "tfcluster" / "eight" / "localhost" / "runs" / result["run"] / "output.log"
     assert "is 1686874309 modulo 2^31 - 1" in log.read_text()
     assert sum(work["shards"] for work in result["devices"].values()) == 1000
 
@@ -127,13 +123,13 @@ def test_a_task_that_is_killed_in_mid_run_costs_no_bit(demo: Sandbox, program: s
     assert_a_kill_costs_no_bit(demo, whole, BITS[program], *LONG[program])
 
 
-def test_a_task_that_is_killed_while_it_maps_more_than_two_gigabytes(eight: Sandbox) -> None:
-    path = eight.folder / "large.npy"
+def test_a_task_that_is_killed_while_it_maps_more_than_two_gigabytes(cluster: Sandbox) -> None:
+    path = cluster.folder / "large.npy"
     count = 2**31 + 5
     array = np.lib.format.open_memmap(path, "w+", "u1", (count,))  # holes, which take no place on the disk
     array[[0, 2**30, 2**31 - 1, 2**31, count - 1]] = 200
     array.flush()
     arguments = ("mean", str(path), "--slices", "devices", *TWO)
-    whole = eight.json("run", *arguments)
+    whole = cluster.json("run", *arguments)
     assert (whole["result"]["mean"], whole["result"]["count"]) == (pytest.approx(1000 / count, rel=1e-14), count)
-    assert_a_kill_costs_no_bit(eight, whole, MOMENTS, *arguments)
+    assert_a_kill_costs_no_bit(cluster, whole, MOMENTS, *arguments)

@@ -5,23 +5,24 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import Sandbox, make_sandbox, wait_for
+from tests.clusters import Cluster
+from tests.conftest import Sandbox, wait_for
 
 SPEC = "name: partial\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\nrestart: {policy: never}\n"
 DEAD = "worker:1 died (SIGKILL) and has failed"
 
 
+CLUSTER = Cluster(SPEC)
+
+
 @pytest.fixture(scope="module")
-def partial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """A cluster whose worker:1 has failed, shared by tests that leave it so."""
-    with make_sandbox(tmp_path_factory.mktemp("partial")) as sandbox:
-        sandbox("up", sandbox.spec(SPEC))
-        kill(sandbox, "worker:1")
-        yield sandbox
+def partial(cluster: Sandbox) -> Sandbox:
+    """The cluster after its worker:1 has failed; the tests leave it so."""
+    kill(cluster, "worker:1")
+    return cluster
 
 
 def kill(sandbox: Sandbox, task: str) -> None:

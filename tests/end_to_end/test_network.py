@@ -12,16 +12,18 @@ import psutil
 import pytest
 
 from tests.conftest import Sandbox
-from tests.other_host import OtherHost
+from tests.other_host import another_host
 
 
-def test_only_this_machine_can_connect_to_a_cluster(demo: Sandbox, other_host: OtherHost) -> None:
-    for address in demo.tasks("address").values():
-        port = int(address.rpartition(":")[2])
-        socket.create_connection(("127.0.0.1", port), 5).close()
-        assert other_host.dial(port) == "ConnectionRefusedError"
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection((other_host.our_address, port), 5)
+@pytest.mark.needs("network")
+def test_only_this_machine_can_connect_to_a_cluster(demo: Sandbox) -> None:
+    with another_host() as other:
+        for address in demo.tasks("address").values():
+            port = int(address.rpartition(":")[2])
+            socket.create_connection(("127.0.0.1", port), 5).close()
+            assert other.dial(port) == "ConnectionRefusedError"
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection((other.our_address, port), 5)
     demo("run", "pi", "--samples", "1000")
 
 

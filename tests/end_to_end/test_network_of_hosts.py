@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.clusters import Hosts
 from tests.conftest import ROOT, running
 from tests.namespaces import Machine, Network
 from tfcluster.core.hosts import Host
@@ -46,6 +47,9 @@ try:
 except grpc.RpcError as error:
     print(error.code().name)
 """
+
+
+HOSTS = Hosts(strangers=("alpha", "beta", "stranger"), has_sshd=False)
 
 
 def topology_of(network_word: str, *hosts: Host) -> ClusterTopology:

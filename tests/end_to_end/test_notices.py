@@ -19,8 +19,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Sandbox, lines_of, running, wait_for
-from tests.end_to_end.test_ssh import over
-from tests.hosts import HERE
+from tests.hosts import HERE, over
 
 TOKEN = "s3cr3t-t0k3n"
 

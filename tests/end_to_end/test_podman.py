@@ -18,6 +18,8 @@ import pytest
 from tests.conftest import Sandbox, make_sandbox, skip, wait_for
 from tests.end_to_end.ways import check_way
 
+pytestmark = [pytest.mark.slow, pytest.mark.needs("podman")]
+
 _NAME = "box1"
 
 
@@ -46,13 +48,12 @@ def _remove(folder: Path) -> bool:
     return not folder.exists()
 
 
-@pytest.fixture
-def boxed(needs_podman: None, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Sandbox, list[str]]]:
-    """A sandbox whose cluster.yaml has the container as its only host; the parameter has its options."""
-    options = [option.format(profile=docker_profile(tmp_path)) for option in getattr(request, "param", ())]
+@contextmanager
+def boxed(folder: Path, *options: str) -> Iterator[tuple[Sandbox, list[str]]]:
+    """A sandbox whose cluster.yaml has a container, with these options, as its only host."""
     with (
         container(Path(tempfile.mkdtemp(prefix="tfc-", dir="/tmp")), *options) as podman,
-        make_sandbox(tmp_path) as sandbox,
+        make_sandbox(folder) as sandbox,
     ):
         way = " ".join([*podman, "exec", "-i", "{terminal:-t}", "{host}"])
         host = {"address": "127.0.0.1", "connect": way, "python": sys.executable}
@@ -75,49 +76,42 @@ def docker_profile(folder: Path) -> Path:
     return path
 
 
-_STOCK = ("--security-opt", "seccomp={profile}")
-_PTRACE = (*_STOCK, "--cap-add", "SYS_PTRACE")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("boxed", [_STOCK, _PTRACE], indirect=True, ids=["stock", "ptrace"])
+@pytest.mark.parametrize("more", [(), ("--cap-add", "SYS_PTRACE")], ids=["stock", "ptrace"])
 def test_in_a_container_of_docker_only_programs_that_listen_need_a_capability(
-    boxed: tuple[Sandbox, list[str]], tmp_path: Path, request: pytest.FixtureRequest
+    tmp_path: Path, more: tuple[str, ...]
 ) -> None:
-    sandbox, _ = boxed
-    is_stock = "stock" in request.node.name
-    warning = sandbox("up").stderr
-    sandbox("run", "pi", "--samples", "1000")
-    (tmp_path / "listens.py").write_text("import socket; socket.socket().listen(); print('listens')")
-    result = sandbox.execute(*sandbox.command, "run", tmp_path / "listens.py")
-    assert result.stdout == ("" if is_stock else "listens\n")
-    for text in (warning, result.stderr):
-        assert ("In a container, add `--cap-add SYS_PTRACE` to `docker run`, or write" in text) == is_stock
+    with boxed(tmp_path, "--security-opt", f"seccomp={docker_profile(tmp_path)}", *more) as (sandbox, _):
+        warning = sandbox("up").stderr
+        sandbox("run", "pi", "--samples", "1000")
+        (tmp_path / "listens.py").write_text("import socket; socket.socket().listen(); print('listens')")
+        result = sandbox.execute(*sandbox.command, "run", tmp_path / "listens.py")
+        assert result.stdout == ("listens\n" if more else "")
+        for text in (warning, result.stderr):
+            assert ("In a container, add `--cap-add SYS_PTRACE` to `docker run`, or write" in text) == (not more)
 
 
-@pytest.mark.slow
-def test_a_cluster_in_a_container(boxed: tuple[Sandbox, list[str]], tmp_path: Path) -> None:
-    sandbox, podman = boxed
+def test_a_cluster_in_a_container(tmp_path: Path) -> None:
+    with boxed(tmp_path) as (sandbox, podman):
 
-    def processes(word: str) -> list[str]:
-        listed = subprocess.run([*podman, "top", _NAME, "args"], capture_output=True, text=True, check=True).stdout
-        return [line for line in listed.splitlines()[1:] if word in line]
+        def processes(word: str) -> list[str]:
+            listed = subprocess.run([*podman, "top", _NAME, "args"], capture_output=True, text=True, check=True).stdout
+            return [line for line in listed.splitlines()[1:] if word in line]
 
-    sandbox("up")
-    assert len(sandbox.json("run", "pi", "--samples", "1e6")["devices"]) == 2
-    (tmp_path / "train.py").write_text("import socket; print(socket.gethostname())")
-    name = sandbox("exec", "--on", _NAME, "--", "hostname").stdout
-    assert sandbox("run", tmp_path / "train.py").stdout == name
-    check_way(sandbox, "boxed", _NAME)
-    assert len(processes("session=json")) == 1  # the connection that later commands use
-    command = sandbox.start("exec", "--on", _NAME, "--", "sh", "-c", "cat; sleep 986", stdin=subprocess.PIPE)
-    command.stdin.write("typed\n")
-    command.stdin.close()
-    assert command.stdout.read(6) == "typed\n"
-    command.send_signal(signal.SIGINT)  # which ends podman, with a code of its own
-    assert command.wait(60) != 0
-    wait_for(lambda: not processes("sleep 986"))
-    sandbox("down")
-    wait_for(lambda: not processes("tfcluster: "))
-    wait_for(lambda: not processes("session=json"))
-    wait_for(lambda: processes("") == processes("sleep infinity"))  # no zombie is left either
+        sandbox("up")
+        assert len(sandbox.json("run", "pi", "--samples", "1e6")["devices"]) == 2
+        (tmp_path / "train.py").write_text("import socket; print(socket.gethostname())")
+        name = sandbox("exec", "--on", _NAME, "--", "hostname").stdout
+        assert sandbox("run", tmp_path / "train.py").stdout == name
+        check_way(sandbox, "boxed", _NAME)
+        assert len(processes("session=json")) == 1  # the connection that later commands use
+        command = sandbox.start("exec", "--on", _NAME, "--", "sh", "-c", "cat; sleep 986", stdin=subprocess.PIPE)
+        command.stdin.write("typed\n")
+        command.stdin.close()
+        assert command.stdout.read(6) == "typed\n"
+        command.send_signal(signal.SIGINT)  # which ends podman, with a code of its own
+        assert command.wait(60) != 0
+        wait_for(lambda: not processes("sleep 986"))
+        sandbox("down")
+        wait_for(lambda: not processes("tfcluster: "))
+        wait_for(lambda: not processes("session=json"))
+        wait_for(lambda: processes("") == processes("sleep infinity"))  # no zombie is left either

@@ -11,16 +11,15 @@ import re
 import signal
 import socket
 import stat
-import sys
-from collections.abc import Iterator
 from typing import Any
 
 import psutil
 import pytest
 
 from tests.accounts import account
+from tests.clusters import Cluster
 from tests.conftest import Sandbox, wait_for
-from tests.end_to_end.test_private_network import intrude, sandbox_of, targets_of
+from tests.end_to_end.test_private_network import intrude, targets_of
 from tfcluster.os.process_handle import ProcessHandle
 
 #: tests/processes/test_forwarder.py and test_private_network.py are faster.
@@ -55,14 +54,14 @@ print("heard", heard.decode())
 """
 
 
-@pytest.fixture(scope="module")
-def two(needs_root: None) -> Iterator[Sandbox]:
-    """A private cluster on two hosts, which the tests of this module leave ready."""
-    with account("tfc-o") as owner, sandbox_of(owner, (sys.executable, "-m", "tests.played")) as sandbox:
-        # On a busy machine, a probe that gets no answer in a second says nothing of the forwarders.
-        patient = sandbox.with_settings({"RUN_PROBE_SECONDS": 60.0, "RUN_REMOTE_PROBE_SECONDS": 60.0})
-        sandbox("up", sandbox.spec(_SPEC, warm=True), env=patient)
-        yield sandbox
+CLUSTER = Cluster(
+    _SPEC,
+    warm=True,
+    # On a busy machine, a probe that gets no answer in a second says nothing of the forwarders.
+    settings={"RUN_PROBE_SECONDS": 60.0, "RUN_REMOTE_PROBE_SECONDS": 60.0},
+    is_played=True,
+    has_account=True,
+)
 
 
 def state(sandbox: Sandbox, host: str, name: str) -> Any:
@@ -79,127 +78,129 @@ def both(sandbox: Sandbox) -> bool:
     return len(sandbox.json_lines("run", "pi", "--samples", "1e3")[0]["devices"]) == 2
 
 
-def test_tasks_of_all_hosts_compute_together(two: Sandbox) -> None:
-    status = two.status()
+def test_tasks_of_all_hosts_compute_together(cluster: Sandbox) -> None:
+    status = cluster.status()
     assert (status["state"], status["network"]) == ("running", "private")
     addresses = [task["address"] for task in status["tasks"]]
     assert len(set(addresses)) == 3
     assert {address.partition(":")[0] for address in addresses} == {"localhost"}
-    assert both(two)  # `up` has waited for the forwarders
+    assert both(cluster)  # `up` has waited for the forwarders
 
 
-def test_a_program_on_another_machine_is_told_where_to_start(two: Sandbox) -> None:
+def test_a_program_on_another_machine_is_told_where_to_start(cluster: Sandbox) -> None:
     source = (
         "import tfcluster; from tests.played import Played, module; module.make_transport = Played; "
         "cluster = tfcluster.connect('two'); print(cluster.name); cluster.target"
     )
-    result = two.execute(*two.command[:-2], "-c", source)
+    result = cluster.execute(*cluster.command[:-2], "-c", source)
     assert result.stdout == "two\n", result.stderr
     assert "ClusterError: the servers of two are in its private network, and this machine is not" in result.stderr
     assert "hint: Start it on one: `tfcluster exec --on " in result.stderr
 
 
-def test_the_doctor_has_the_rule_for_the_firewall_of_each_host(two: Sandbox) -> None:
-    places = state(two, "alpha", "forwarding.json")["forwarders"]
-    notes = {each["host"]: each for each in two.json("doctor")["checks"] if each["check"] == "firewall"}
+def test_the_doctor_has_the_rule_for_the_firewall_of_each_host(cluster: Sandbox) -> None:
+    places = state(cluster, "alpha", "forwarding.json")["forwarders"]
+    notes = {each["host"]: each for each in cluster.json("doctor")["checks"] if each["check"] == "firewall"}
     assert notes.keys() == places.keys()
     rule = f"sudo iptables -I INPUT -p tcp -s 127.0.0.3 --dport {places['alpha']['port']} -j ACCEPT"
     assert rule in notes["alpha"]["hint"]
 
 
-def test_only_forwarders_listen_outside_of_the_private_networks(two: Sandbox) -> None:
-    places = state(two, "alpha", "forwarding.json")["forwarders"]
-    expected = {(forwarder(two, host).pid, place["port"]) for host, place in places.items()}
+def test_only_forwarders_listen_outside_of_the_private_networks(cluster: Sandbox) -> None:
+    places = state(cluster, "alpha", "forwarding.json")["forwarders"]
+    expected = {(forwarder(cluster, host).pid, place["port"]) for host, place in places.items()}
 
     def listening() -> set[tuple[int | None, int]]:
-        own = two.processes()
+        own = cluster.processes()
         listeners = [each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN]
         return {(each.pid, each.laddr.port) for each in listeners if each.pid in own and each.laddr}
 
     wait_for(lambda: listening() == expected)
 
 
-def test_the_logs_of_agents_show_whom_a_forwarder_has_refused(two: Sandbox) -> None:
-    place = state(two, "alpha", "forwarding.json")["forwarders"]["beta"]
+def test_the_logs_of_agents_show_whom_a_forwarder_has_refused(cluster: Sandbox) -> None:
+    place = state(cluster, "alpha", "forwarding.json")["forwarders"]["beta"]
     with socket.create_connection((place["address"], place["port"]), 60) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        wait_for(lambda: "does not speak TLS" in two("logs", "--agent", "beta").stdout)
-    lines = two("logs", "--agent").stdout.splitlines()
+        wait_for(lambda: "does not speak TLS" in cluster("logs", "--agent", "beta").stdout)
+    lines = cluster("logs", "--agent").stdout.splitlines()
     [refused] = [line for line in lines if "does not speak TLS" in line]
     assert re.fullmatch(r"forwarder on beta +\| refused 127\.0\.0\.\d+: it does not speak TLS", refused)
 
 
-def test_keys_are_in_no_file_that_others_can_read(two: Sandbox) -> None:
-    files = [path for path in two.folder.rglob("*") if path.is_file() and path.suffix != ".py"]
+def test_keys_are_in_no_file_that_others_can_read(cluster: Sandbox) -> None:
+    files = [path for path in cluster.folder.rglob("*") if path.is_file() and path.suffix != ".py"]
     holding = [path for path in files if b"PRIVATE KEY" in path.read_bytes()]
     assert sorted(path.suffix for path in holding) == [".certificate", ".certificate", ".pem"]
     assert {stat.S_IMODE(path.stat().st_mode) for path in holding} == {0o600}
 
 
-def test_another_account_of_a_host_is_refused_everywhere(two: Sandbox) -> None:
-    targets = targets_of(two)  # no addresses: other programs of this machine may listen; see the test of what listens
-    assert {forwarder(two, host).pid for host in ("alpha", "beta")} <= set(targets["pids"])
+def test_another_account_of_a_host_is_refused_everywhere(cluster: Sandbox) -> None:
+    targets = targets_of(
+        cluster
+    )  # no addresses: other programs of this machine may listen; see the test of what listens
+    assert {forwarder(cluster, host).pid for host in ("alpha", "beta")} <= set(targets["pids"])
     assert {"authority.pem", "forwarding.json"} <= {os.path.basename(path) for path in targets["paths"]}
     with account("tfc-x") as stranger:
         assert intrude(stranger, targets)["succeeded"] == []
 
 
-def test_a_forwarder_outlives_its_agent_and_is_replaced_when_it_dies(two: Sandbox) -> None:
-    before = forwarder(two, "beta")
-    os.kill(state(two, "beta", "lock")["pid"], signal.SIGKILL)
-    two.wait_until("running")
-    assert forwarder(two, "beta") == before
-    wait_for(lambda: both(two))
+def test_a_forwarder_outlives_its_agent_and_is_replaced_when_it_dies(cluster: Sandbox) -> None:
+    before = forwarder(cluster, "beta")
+    os.kill(state(cluster, "beta", "lock")["pid"], signal.SIGKILL)
+    cluster.wait_until("running")
+    assert forwarder(cluster, "beta") == before
+    wait_for(lambda: both(cluster))
     os.kill(before.pid, signal.SIGKILL)
-    wait_for(lambda: forwarder(two, "beta") != before)
-    wait_for(lambda: both(two))
-    events = two.json_lines("events")
+    wait_for(lambda: forwarder(cluster, "beta") != before)
+    wait_for(lambda: both(cluster))
+    events = cluster.json_lines("events")
     (restarted,) = [event for event in events if event["event"] == "forwarder-restarted"]
     assert restarted["host"] == "beta"
     assert "the forwarder died and is being restarted: see " in restarted["detail"]
 
 
-def test_members_of_a_group_on_several_hosts_reach_each_other(two: Sandbox) -> None:
-    script = two.folder / "code" / "member.py"
+def test_members_of_a_group_on_several_hosts_reach_each_other(cluster: Sandbox) -> None:
+    script = cluster.folder / "code" / "member.py"
     script.parent.mkdir()
     script.parent.chmod(0o755)
     script.write_text(_MEMBER)
-    output = two("launch", script).stdout
+    output = cluster("launch", script).stdout
     assert {"worker:0 | heard hello", "worker:1 | heard hello"} <= set(output.splitlines())
 
 
-def test_tasks_restart_and_a_further_host_joins_and_leaves(two: Sandbox) -> None:
-    two("restart", "worker:1")
-    wait_for(lambda: both(two))
-    kept = {task["task"]: task["pid"] for task in two.status()["tasks"]}
+def test_tasks_restart_and_a_further_host_joins_and_leaves(cluster: Sandbox) -> None:
+    cluster("restart", "worker:1")
+    wait_for(lambda: both(cluster))
+    kept = {task["task"]: task["pid"] for task in cluster.status()["tasks"]}
     further = _SPEC.replace("}\njobs", ", gamma: {address: 127.0.0.4}}\njobs").replace(
         "{tasks: 2, hosts: [alpha, beta]}", "{tasks: 3, hosts: [alpha, beta, gamma]}"
     )
-    two("up", two.spec(further, warm=True), "--yes")
-    assert state(two, "gamma", "forwarding.json")["forwarders"].keys() == {"alpha", "beta", "gamma"}
-    assert len(two.json_lines("run", "pi", "--samples", "1e3")[0]["devices"]) == 3
-    two("up", two.spec(_SPEC, warm=True), "--yes")
-    wait_for(lambda: both(two))
-    assert two.status()["tasks"][0]["host"] == "beta"
-    assert kept.keys() == {task["task"] for task in two.status()["tasks"]}
-    assert state(two, "alpha", "forwarding.json")["forwarders"].keys() == {"alpha", "beta"}
+    cluster("up", cluster.spec(further, warm=True), "--yes")
+    assert state(cluster, "gamma", "forwarding.json")["forwarders"].keys() == {"alpha", "beta", "gamma"}
+    assert len(cluster.json_lines("run", "pi", "--samples", "1e3")[0]["devices"]) == 3
+    cluster("up", cluster.spec(_SPEC, warm=True), "--yes")
+    wait_for(lambda: both(cluster))
+    assert cluster.status()["tasks"][0]["host"] == "beta"
+    assert kept.keys() == {task["task"] for task in cluster.status()["tasks"]}
+    assert state(cluster, "alpha", "forwarding.json")["forwarders"].keys() == {"alpha", "beta"}
 
 
-def test_a_later_up_renews_certificates_that_are_not_known_here(two: Sandbox) -> None:
-    before = [path.read_text() for path in sorted(two.folder.glob("run/tfcluster/*.certificate"))]
-    assert two("up").stdout.startswith("two is up already")
-    (two.folder / "state" / "tfcluster" / "two" / "authority.pem").unlink()
-    output = two("up").stdout
+def test_a_later_up_renews_certificates_that_are_not_known_here(cluster: Sandbox) -> None:
+    before = [path.read_text() for path in sorted(cluster.folder.glob("run/tfcluster/*.certificate"))]
+    assert cluster("up").stdout.startswith("two is up already")
+    (cluster.folder / "state" / "tfcluster" / "two" / "authority.pem").unlink()
+    output = cluster("up").stdout
     assert "host alpha gets a certificate" in output
     assert "host beta gets a certificate" in output
-    after = [path.read_text() for path in sorted(two.folder.glob("run/tfcluster/*.certificate"))]
+    after = [path.read_text() for path in sorted(cluster.folder.glob("run/tfcluster/*.certificate"))]
     assert not set(before) & set(after)
-    wait_for(lambda: both(two))
+    wait_for(lambda: both(cluster))
 
 
-def test_down_leaves_neither_keys_nor_forwarders(two: Sandbox) -> None:
-    two("down")
-    wait_for(lambda: not two.leftovers())
-    assert not list(two.folder.rglob("*.pem"))
-    two("up")
-    wait_for(lambda: both(two))
+def test_down_leaves_neither_keys_nor_forwarders(cluster: Sandbox) -> None:
+    cluster("down")
+    wait_for(lambda: not cluster.leftovers())
+    assert not list(cluster.folder.rglob("*.pem"))
+    cluster("up")
+    wait_for(lambda: both(cluster))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,8 @@ import pytest
 
 from tests import attack
 from tests.accounts import Account, account
-from tests.conftest import COMMAND, ROOT, Sandbox, make_sandbox, wait_for
+from tests.clusters import Cluster, sandbox_of
+from tests.conftest import COMMAND, ROOT, Sandbox, wait_for
 from tfcluster.os.network import bind_free_port
 
 # Connects to every task, from wherever it is started.
@@ -52,26 +50,7 @@ def spec(sandbox: Sandbox, network: str, **counts: int) -> Path:
     return sandbox.spec(json.dumps({"name": "demo", "network": network, "jobs": jobs}))
 
 
-@contextlib.contextmanager
-def sandbox_of(owner: Account, command: tuple[str, ...] = COMMAND) -> Iterator[Sandbox]:
-    """A sandbox of an ordinary account, whose folders are where other accounts can come."""
-    folder = Path(tempfile.mkdtemp(prefix="tfc-"))
-    folder.chmod(0o755)
-    try:
-        with make_sandbox(folder, owner.command("env", f"HOME={folder}", *command)) as sandbox:
-            for path in (folder, folder / "run"):
-                os.chown(path, owner.uid, owner.uid)
-            yield sandbox
-    finally:
-        shutil.rmtree(folder)
-
-
-@pytest.fixture(scope="module")
-def owned(needs_root: None) -> Iterator[Sandbox]:
-    """A sandbox of an ordinary account with a private cluster up, which the tests of this module leave ready."""
-    with account("tfc-o") as owner, sandbox_of(owner) as sandbox:
-        sandbox("up", spec(sandbox, "private", ps=1, worker=2))
-        yield sandbox
+CLUSTER = Cluster("name: demo\nnetwork: private\njobs: {ps: {tasks: 1}, worker: {tasks: 2}}\n", has_account=True)
 
 
 def holder(sandbox: Sandbox) -> int:
@@ -108,30 +87,30 @@ def addresses_of_this_machine() -> list[str]:
     return [each["local"] for device in json.loads(shown) for each in device["addr_info"] if each["scope"] != "link"]
 
 
-def test_what_an_ordinary_account_starts_is_in_a_network_of_its_own(owned: Sandbox) -> None:
-    status = owned.status()
+def test_what_an_ordinary_account_starts_is_in_a_network_of_its_own(cluster: Sandbox) -> None:
+    status = cluster.status()
     assert (status["state"], status["network"]) == ("running", "private")
     assert {task["address"].partition(":")[0] for task in status["tasks"]} == {"localhost"}
-    assert "  private network  " in owned("status").stdout
+    assert "  private network  " in cluster("status").stdout
     inside = {namespace(task["pid"]) for task in status["tasks"]}
-    assert inside == {namespace(holder(owned))}
+    assert inside == {namespace(holder(cluster))}
     assert inside != {namespace("self")}
     assert namespace(status["hosts"][0]["agent_pid"]) == namespace("self")
 
 
-def test_exec_enters_the_network_and_env_says_that_it_does_not(owned: Sandbox) -> None:
-    inside = namespace(holder(owned)).strip("net:[]")
-    assert owned("exec", "--", sys.executable, "-c", ASK).stdout == f"answered in {inside}\n"
-    task = owned("exec", "--on", "worker:1", "--", sys.executable, "-c", ASK).stdout
+def test_exec_enters_the_network_and_env_says_that_it_does_not(cluster: Sandbox) -> None:
+    inside = namespace(holder(cluster)).strip("net:[]")
+    assert cluster("exec", "--", sys.executable, "-c", ASK).stdout == f"answered in {inside}\n"
+    task = cluster("exec", "--on", "worker:1", "--", sys.executable, "-c", ASK).stdout
     assert task == f"answered in {inside}\n"
-    env = owned("env", "--format", "json")
+    env = cluster("env", "--format", "json")
     assert "`tfcluster exec -- COMMAND` runs a command inside" in env.stderr
-    nested = owned("exec", "--", *COMMAND, "env", "--format", "json")
+    nested = cluster("exec", "--", *COMMAND, "env", "--format", "json")
     assert nested.stderr == ""
     assert json.loads(nested.stdout)["TFCLUSTER_MASTER"] == json.loads(env.stdout)["TFCLUSTER_MASTER"]
 
 
-def test_a_program_outside_enters_or_is_told_how(owned: Sandbox) -> None:
+def test_a_program_outside_enters_or_is_told_how(cluster: Sandbox) -> None:
     ask = (
         "import socket, sys, threading, tfcluster\n"
         "cluster = tfcluster.connect('demo')\n"
@@ -144,21 +123,21 @@ def test_a_program_outside_enters_or_is_told_how(owned: Sandbox) -> None:
         "socket.create_connection((host, int(port)), 60).close()\n"
         "print('connected')\n"
     )
-    command = [*owned.command[: owned.command.index(sys.executable)], sys.executable, "-c", ask]
+    command = [*cluster.command[: cluster.command.index(sys.executable)], sys.executable, "-c", ask]
 
-    connected = owned.execute(*command)
+    connected = cluster.execute(*command)
     assert connected.stdout == "connected\n", connected.stderr
-    refused = owned.execute(*command, "threads")
+    refused = cluster.execute(*command, "threads")
     assert refused.returncode == 1
     assert "a process with several threads" in refused.stderr
     assert "`tfcluster exec -- python PROGRAM`" in refused.stderr
 
 
 @pytest.mark.needs("network")
-def test_another_account_is_refused_everywhere(owned: Sandbox, stranger: Account) -> None:
-    targets = targets_of(owned)
+def test_another_account_is_refused_everywhere(cluster: Sandbox, stranger: Account) -> None:
+    targets = targets_of(cluster)
     targets["addresses"] = addresses_of_this_machine()
-    targets["ports"] = [int(address.partition(":")[2]) for address in owned.tasks("address").values()]
+    targets["ports"] = [int(address.partition(":")[2]) for address in cluster.tasks("address").values()]
     assert "127.0.0.1" in targets["addresses"]
     assert len(targets["pids"]) >= 7, "the tasks, the agent, the holder, the prober and the log writer"
     assert targets["sockets"]
@@ -199,40 +178,40 @@ def test_a_graph_of_another_account_reads_a_file_of_the_owner_only_if_the_networ
 
 
 @pytest.mark.slow
-def test_the_network_outlives_a_task_its_agent_and_its_holder(owned: Sandbox) -> None:
-    inside = namespace(holder(owned))
-    killed = owned.task("worker:1")["pid"]
+def test_the_network_outlives_a_task_its_agent_and_its_holder(cluster: Sandbox) -> None:
+    inside = namespace(holder(cluster))
+    killed = cluster.task("worker:1")["pid"]
     os.kill(killed, signal.SIGKILL)
-    wait_for(lambda: owned.wait_until("running")["tasks"][2]["pid"] != killed)
-    before = owned.tasks("pid")
+    wait_for(lambda: cluster.wait_until("running")["tasks"][2]["pid"] != killed)
+    before = cluster.tasks("pid")
     assert {namespace(pid) for pid in before.values()} == {inside}
 
     def still_serves() -> None:
-        owned.wait_until("running")
-        assert owned.tasks("pid") == before
-        assert namespace(holder(owned)) == inside
-        assert "answered in" in owned("exec", "--", sys.executable, "-c", ASK).stdout
+        cluster.wait_until("running")
+        assert cluster.tasks("pid") == before
+        assert namespace(holder(cluster)) == inside
+        assert "answered in" in cluster("exec", "--", sys.executable, "-c", ASK).stdout
 
-    first = holder(owned)
-    owned.kill_agent()
+    first = holder(cluster)
+    cluster.kill_agent()
     still_serves()
-    assert holder(owned) == first, "it is adopted"
+    assert holder(cluster) == first, "it is adopted"
     os.kill(first, signal.SIGKILL)
-    wait_for(lambda: owned.pids("private network") not in ([], [first]))
+    wait_for(lambda: cluster.pids("private network") not in ([], [first]))
     still_serves()
-    second = holder(owned)
-    owned.kill_agent()
+    second = holder(cluster)
+    cluster.kill_agent()
     os.kill(second, signal.SIGKILL)
     still_serves()
 
 
-def test_a_script_runs_inside(owned: Sandbox) -> None:
-    script = owned.folder / "script.py"
+def test_a_script_runs_inside(cluster: Sandbox) -> None:
+    script = cluster.folder / "script.py"
     script.write_text(f"import sys\nprint('input', sys.stdin.read())\n{ASK}")
-    inside = namespace(holder(owned)).strip("net:[]")
-    line = [*owned.command, "run", str(script)]
-    for command in (line, [*owned.command, "exec", "--", *COMMAND, "run", str(script)]):
-        ran = owned.execute(*command, input="of the command")
+    inside = namespace(holder(cluster)).strip("net:[]")
+    line = [*cluster.command, "run", str(script)]
+    for command in (line, [*cluster.command, "exec", "--", *COMMAND, "run", str(script)]):
+        ran = cluster.execute(*command, input="of the command")
         assert ran.stdout == f"input of the command\nanswered in {inside}\n", ran.stderr
 
 

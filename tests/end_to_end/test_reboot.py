@@ -14,7 +14,7 @@ import pytest
 
 from tests.conftest import Sandbox, wait_for
 from tests.descriptors import held_by
-from tests.end_to_end.test_ssh import over
+from tests.hosts import over
 from tfcluster.os.procfs import boot_id
 from tfcluster.paths import PACKAGE_ROOT
 

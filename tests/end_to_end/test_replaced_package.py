@@ -9,13 +9,12 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, Sandbox, make_sandbox, wait_for
+from tests.conftest import ROOT, Sandbox, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -52,13 +51,6 @@ while os.environ["TFCLUSTER_ATTEMPT"] == "0" or not pathlib.Path("go").exists():
 """
 
 
-@pytest.fixture
-def kept(tmp_path: Path) -> Iterator[Sandbox]:
-    """A sandbox in which a fork server is started when a cluster is ready."""
-    with make_sandbox(tmp_path) as sandbox:
-        yield sandbox
-
-
 def helper(sandbox: Sandbox, name: str) -> int:
     return next((pid for pid, title in sandbox.processes().items() if title.endswith(name)), 0)
 
@@ -84,50 +76,50 @@ def record_of(sandbox: Sandbox, run: str) -> Any:
     return json.loads(sandbox("runs", run, "-o", "json").stdout)
 
 
-def test_all_that_an_agent_does_later_is_done_with_its_own_code(kept: Sandbox, tmp_path: Path) -> None:
+def test_all_that_an_agent_does_later_is_done_with_its_own_code(sandbox: Sandbox, tmp_path: Path) -> None:
     package, trace = tmp_path / "site" / "tfcluster", tmp_path / "imported"
     shutil.copytree(ROOT / "tfcluster", package, ignore=shutil.ignore_patterns("__pycache__"))
     for name, text in {"late.py": LATE, "fresh.py": FRESH, "member.py": MEMBER}.items():
-        (kept.folder / name).write_text(text)
+        (sandbox.folder / name).write_text(text)
     old = {"PYTHONPATH": ":".join(map(str, (ROOT / "tests" / "changed", package.parent)))}
-    kept("up", kept.spec(SPEC, warm=True), env=old)
-    kept("run", "pi", "--samples", "1e5", env=old)
-    notice = kept.folder / "notice"
-    late = kept("run", "--detach", "--notify", f"cat > {notice}", "late.py", env=old).stdout.strip()
-    linear = kept("run", "linear", "--steps", "3000", "--detach", env=old).stdout.strip()
-    group = kept("launch", "--detach", "--max-restarts", "2", "member.py", env=old).stdout.strip()
-    wait_for(lambda: kept("logs", group).stdout.count("attempt 0") == 2)
-    os.kill(helper(kept, " fork server"), signal.SIGSTOP)
-    queued = kept("run", "pi", "--samples", "1e5", "--detach", env=old).stdout.strip()
+    sandbox("up", sandbox.spec(SPEC, warm=True), env=old)
+    sandbox("run", "pi", "--samples", "1e5", env=old)
+    notice = sandbox.folder / "notice"
+    late = sandbox("run", "--detach", "--notify", f"cat > {notice}", "late.py", env=old).stdout.strip()
+    linear = sandbox("run", "linear", "--steps", "3000", "--detach", env=old).stdout.strip()
+    group = sandbox("launch", "--detach", "--max-restarts", "2", "member.py", env=old).stdout.strip()
+    wait_for(lambda: sandbox("logs", group).stdout.count("attempt 0") == 2)
+    os.kill(helper(sandbox, " fork server"), signal.SIGSTOP)
+    queued = sandbox("run", "pi", "--samples", "1e5", "--detach", env=old).stdout.strip()
     for path in package.rglob("*.py"):
         path.write_text(POISON % str(trace))
     for path in list(package.rglob("__pycache__")):
         shutil.rmtree(path)
 
     # What happens by itself.
-    wait_for(lambda: record_of(kept, queued)["state"] == "succeeded")
-    assert record_of(kept, linear)["state"] in ("running", "succeeded")
-    restart_server(kept, "worker:1")
-    killed = {name: kill_helper(kept, name) for name in (" health prober", " log writer")}
-    kill_helper(kept, " fork server")  # the next run starts another one
-    wait_for(lambda: all(helper(kept, name) not in (0, pid) for name, pid in killed.items()))
-    member = kept("logs", group).stdout.split("attempt 0 ", 1)[1].split()[0]
+    wait_for(lambda: record_of(sandbox, queued)["state"] == "succeeded")
+    assert record_of(sandbox, linear)["state"] in ("running", "succeeded")
+    restart_server(sandbox, "worker:1")
+    killed = {name: kill_helper(sandbox, name) for name in (" health prober", " log writer")}
+    kill_helper(sandbox, " fork server")  # the next run starts another one
+    wait_for(lambda: all(helper(sandbox, name) not in (0, pid) for name, pid in killed.items()))
+    member = sandbox("logs", group).stdout.split("attempt 0 ", 1)[1].split()[0]
     os.kill(int(member), signal.SIGKILL)
-    wait_for(lambda: kept("logs", group).stdout.count("attempt 1") == 2)
-    (kept.folder / "go").touch()
-    kept("wait", late, linear, group)
-    assert [record_of(kept, run)["state"] for run in (late, linear, group)] == ["succeeded"] * 3
-    assert "connected to grpc://" in kept("logs", late).stdout
-    assert record_of(kept, late)["result"]["metrics"]["loss"]
+    wait_for(lambda: sandbox("logs", group).stdout.count("attempt 1") == 2)
+    (sandbox.folder / "go").touch()
+    sandbox("wait", late, linear, group)
+    assert [record_of(sandbox, run)["state"] for run in (late, linear, group)] == ["succeeded"] * 3
+    assert "connected to grpc://" in sandbox("logs", late).stdout
+    assert record_of(sandbox, late)["result"]["metrics"]["loss"]
     assert late in wait_for(lambda: notice.exists() and notice.read_text())
 
     # What later commands ask for.
-    data = kept.folder / "data.csv"
+    data = sandbox.folder / "data.csv"
     data.write_text("1\n2\n3\n")
     for arguments in (
         ("run", "pi", "--samples", "1e5", "--log-placement"),
         ("run", "mean", "data.csv"),
-        ("run", "linear", "--steps", "20", "--logdir", kept.folder / "logs"),
+        ("run", "linear", "--steps", "20", "--logdir", sandbox.folder / "logs"),
         ("run", "expfit", "--steps", "5"),
         ("run", "graph", "a = 1\nb = a + 2"),
         ("run", "late.py"),
@@ -141,14 +133,14 @@ def test_all_that_an_agent_does_later_is_done_with_its_own_code(kept: Sandbox, t
         ("restart", "worker:0", "--yes"),
         ("scale", "worker=3", "--yes"),
     ):
-        kept(*arguments)
-    assert "modules 0\n" in kept("run", "fresh.py").stdout
-    (kept.folder / "go").unlink()
-    waiting = kept("run", "--detach", "late.py").stdout.strip()
-    wait_for(lambda: "late.py" in kept("stack", waiting, code=None).stdout)
-    kept("cancel", waiting)
-    computing = kept("run", "pi", "--samples", "1e13", "--detach").stdout.strip()
-    kept("profile", "worker:0", "--seconds", "0.2", "--logdir", tmp_path / "traces", code=None)
-    kept("cancel", computing)
-    kept("down")
+        sandbox(*arguments)
+    assert "modules 0\n" in sandbox("run", "fresh.py").stdout
+    (sandbox.folder / "go").unlink()
+    waiting = sandbox("run", "--detach", "late.py").stdout.strip()
+    wait_for(lambda: "late.py" in sandbox("stack", waiting, code=None).stdout)
+    sandbox("cancel", waiting)
+    computing = sandbox("run", "pi", "--samples", "1e13", "--detach").stdout.strip()
+    sandbox("profile", "worker:0", "--seconds", "0.2", "--logdir", tmp_path / "traces", code=None)
+    sandbox("cancel", computing)
+    sandbox("down")
     assert not trace.exists(), trace.read_text()

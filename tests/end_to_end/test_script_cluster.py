@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
-from tests.conftest import Sandbox, make_sandbox
+from tests.clusters import Cluster
+from tests.conftest import Sandbox
 
 STRATEGY = """
 import tensorflow as tf
@@ -57,22 +54,26 @@ with tf.Graph().as_default(), tf.Session(resolver.master()) as session:
 """
 
 
-@pytest.fixture(scope="module")
-def guide(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with make_sandbox(tmp_path_factory.mktemp("guide")) as sandbox:
-        counts = {"chief": 1, "ps": 1, "worker": 2, "evaluator": 1, "tuner": 1}
-        jobs = "".join(f"  {job}: {{tasks: {count}}}\n" for job, count in counts.items())
-        sandbox("up", sandbox.spec(f"name: guide\njobs:\n{jobs}", warm=True))
-        yield sandbox
+CLUSTER = Cluster(
+    """name: guide
+jobs:
+  chief: {tasks: 1}
+  ps: {tasks: 1}
+  worker: {tasks: 2}
+  evaluator: {tasks: 1}
+  tuner: {tasks: 1}
+""",
+    warm=True,
+)
 
 
-def test_a_parameter_server_strategy_has_the_script_as_its_chief(guide: Sandbox) -> None:
-    guide.spec(STRATEGY, "strategy.py")
-    result = guide("run", "script", "--timeout", "80", "strategy.py")
+def test_a_parameter_server_strategy_has_the_script_as_its_chief(cluster: Sandbox) -> None:
+    cluster.spec(STRATEGY, "strategy.py")
+    result = cluster("run", "script", "--timeout", "80", "strategy.py")
     printed = [line for line in result.stdout.splitlines() if line.startswith(("weight", "sums"))]
     assert printed == ["weight 10.0 /job:ps/replica:0/task:0/device:CPU:0", "sums of batches: True"]
     assert "note: TF_CONFIG leaves out tuner: strategies refuse other jobs" in result.stderr
-    assert (guide.folder / "result.txt").read_text() == "42"
+    assert (cluster.folder / "result.txt").read_text() == "42"
     assert "cuInit" not in result.stdout + result.stderr, "the fork server has looked for GPUs already"
 
 
@@ -80,23 +81,23 @@ def test_a_parameter_server_strategy_has_the_script_as_its_chief(guide: Sandbox)
 LOOK = "import sys\nprint('tfcluster.processes.runs.fork_server' in sys.modules)\n"
 
 
-def test_a_session_connects_to_the_server_of_the_chief(guide: Sandbox) -> None:
-    guide.spec(SESSIONS, "sessions.py")
-    printed = guide("run", "script", "--timeout", "80", "sessions.py").stdout.splitlines()
+def test_a_session_connects_to_the_server_of_the_chief(cluster: Sandbox) -> None:
+    cluster.spec(SESSIONS, "sessions.py")
+    printed = cluster("run", "script", "--timeout", "80", "sessions.py").stdout.splitlines()
     assert [line for line in printed if line.startswith(("step", "sum"))] == ["step 1", "step 2", "step 3", "sum 3"]
 
 
-def test_a_fresh_interpreter_if_it_is_asked_for(guide: Sandbox) -> None:
-    guide.spec(LOOK, "look.py")
-    assert guide("run", "script", "--cold", "look.py").stdout == "False\n"
+def test_a_fresh_interpreter_if_it_is_asked_for(cluster: Sandbox) -> None:
+    cluster.spec(LOOK, "look.py")
+    assert cluster("run", "script", "--cold", "look.py").stdout == "False\n"
 
 
-def test_a_fresh_interpreter_if_a_module_in_the_folder_hides_an_imported_one(guide: Sandbox) -> None:
-    guide.spec(LOOK, "look.py")
-    (guide.folder / "wrapt.npy").touch()  # no module: data that has the name of one
-    assert guide("run", "look.py").stdout == "True\n"
-    (guide.folder / "wrapt.py").touch()
+def test_a_fresh_interpreter_if_a_module_in_the_folder_hides_an_imported_one(cluster: Sandbox) -> None:
+    cluster.spec(LOOK, "look.py")
+    (cluster.folder / "wrapt.npy").touch()  # no module: data that has the name of one
+    assert cluster("run", "look.py").stdout == "True\n"
+    (cluster.folder / "wrapt.py").touch()
     try:
-        assert guide("run", "look.py").stdout == "False\n"
+        assert cluster("run", "look.py").stdout == "False\n"
     finally:
-        (guide.folder / "wrapt.py").unlink()
+        (cluster.folder / "wrapt.py").unlink()

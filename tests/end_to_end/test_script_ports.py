@@ -15,7 +15,7 @@ import pytest
 
 from tests import listening
 from tests.conftest import Sandbox, read_until, wait_for
-from tests.other_host import OtherHost
+from tests.other_host import OtherHost, another_host
 
 
 @contextmanager
@@ -29,25 +29,29 @@ def listening_script(sandbox: Sandbox) -> Iterator[dict[str, int]]:
     (sandbox.folder / "go").unlink()
 
 
-def test_only_this_machine_can_connect_to_a_script(demo: Sandbox, other_host: OtherHost) -> None:
-    assert answers(demo, other_host) == dict.fromkeys(listening.KINDS, "ConnectionRefusedError")
+@pytest.mark.needs("network")
+def test_only_this_machine_can_connect_to_a_script(demo: Sandbox) -> None:
+    with another_host() as other:
+        assert answers(demo, other) == dict.fromkeys(listening.KINDS, "ConnectionRefusedError")
 
 
 @pytest.mark.slow
-def test_every_machine_can_connect_to_an_open_cluster_and_its_scripts(sandbox: Sandbox, other_host: OtherHost) -> None:
+@pytest.mark.needs("network")
+def test_every_machine_can_connect_to_an_open_cluster_and_its_scripts(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec("name: net\nnetwork: open\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 1}\n"))
-    assert answers(sandbox, other_host) == dict.fromkeys(listening.KINDS, "connected")
     ports = [int(address.rpartition(":")[2]) for address in sandbox.tasks("address").values()]
-    assert [other_host.dial(port) for port in ports] == ["connected"] * 2
+    with another_host() as other:
+        assert answers(sandbox, other) == dict.fromkeys(listening.KINDS, "connected")
+        assert [other.dial(port) for port in ports] == ["connected"] * 2
     sandbox("run", "pi", "--samples", "1000")
 
 
-def answers(sandbox: Sandbox, other_host: OtherHost) -> dict[str, str]:
+def answers(sandbox: Sandbox, other: OtherHost) -> dict[str, str]:
     """How the ports of a script, which all answer on loopback, answer to another host."""
     with listening_script(sandbox) as ports:
         for port in ports.values():
             socket.create_connection(("127.0.0.1", port), 5).close()
-        return {kind: other_host.dial(port) for kind, port in ports.items()}
+        return {kind: other.dial(port) for kind, port in ports.items()}
 
 
 def test_a_bundled_program_is_trapped(demo: Sandbox) -> None:

@@ -9,111 +9,19 @@ import pwd
 import shlex
 import signal
 import sys
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.accounts import Account, account
-from tests.conftest import ROOT, Sandbox, read_until, skip, wait_for
+from tests.accounts import account
+from tests.conftest import read_until, skip, wait_for
+from tests.end_to_end.sites import InSlurm, in_slurm
 from tests.end_to_end.ways import check_way
-from tests.slurm import Slurm, slurm, two_clusters
 
-NODES = 3
 NO_SLURM = {"SLURM_CONF": "/nonexistent"}  # with which each of Slurm's commands fails
-# The GPUs that Slurm knows, as NVIDIA's driver would report them.
-GPUS = 'def list_gpus(): return [("0", "GPU-0f"), ("1", "GPU-1f")]'
-JOBS = "jobs:\n  ps: {tasks: 1, hosts: [node0]}\n  worker: {tasks: 3}\n"
-
-
-@dataclass
-class InSlurm(Sandbox):
-    """A sandbox whose commands run on the machine `here`, from which jobs are submitted."""
-
-    slurm: Slurm | None = None
-
-    @property
-    def site(self) -> Slurm:
-        assert self.slurm is not None
-        return self.slurm
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {**super().environment, **self.site.environment, "HOME": str(self.folder)}
-
-    def text(self, request: str, jobs: str = JOBS, name: str = "train") -> str:
-        host = f"{{python: {sys.executable}, state: {self.site.folder}/state}}"
-        return f"name: {name}\nslurm: {request}\nhost: {host}\n{jobs}"
-
-    def script(self, text: str) -> Path:
-        """Write a script, in a folder that is sent with it."""
-        folder = self.site.folder / "scripts"
-        folder.mkdir(exist_ok=True)
-        return self.spec(text, f"{folder}/script.py")
-
-    def allocated(self, nodes: int, script: str, *options: str) -> str:
-        result = self.execute(
-            *self.site.command("salloc", "--quiet", f"--nodes={nodes}", *options, "sh", "-c", script), timeout=120
-        )
-        assert result.returncode == 0, result.stderr + result.stdout
-        return result.stdout
-
-    def jobs(self) -> list[str]:
-        return self.site("squeue", "-h", "-o", "%i").split()
-
-    def remains(self) -> list[str]:
-        """What a job must not leave on its nodes: processes, and files other than logs and runs."""
-        kept = {"logs", "runs"}
-        folder = self.site.folder
-        files = [path for path in folder.glob("state/[!.]*/*/*") if path.name not in kept]
-        files += folder.glob("tmp/*/tfcluster-*/*.*")
-        return [*map(str, self.processes().items()), *map(str, files)]
-
-
-@contextlib.contextmanager
-def in_slurm(tracking: str = "linuxproc", user: Account | None = None, clusters: int = 1) -> Iterator[InSlurm]:
-    """A Slurm, or two clusters of Slurm, and a sandbox to type commands in; nothing may be left in the end."""
-    mark = f"slurm-{os.getpid()}-{time.monotonic_ns()}"
-    inherited = {name: os.environ[name] for name in ("TEST_RUN",) if name in os.environ}
-    changes = {**json.loads(os.environ.get("TEST_CHANGES", "{}")), "tfcluster.processes.gpus": GPUS}
-    changed = {**json.loads(os.environ.get("TEST_SETTINGS", "{}")), "HOST_END_AGE_SECONDS": 0.0}
-    variables = {
-        **{"TEST_MARK": mark, "PYTHONPATH": str(ROOT / "tests" / "changed"), "TEST_SETTINGS": json.dumps(changed)},
-        "TEST_CHANGES": json.dumps(changes),
-        **inherited,
-    }
-    made = slurm(NODES, tracking=tracking, variables=variables) if clusters == 1 else two_clusters(variables)
-    with made as site:
-        folder = site.folder / "user"
-        for each in (folder, folder / "run", folder / "state", site.folder / "state"):
-            each.mkdir(mode=0o700)
-            if user is not None:
-                os.chown(each, user.uid, user.uid)
-        become = () if user is None else user.become
-        command = tuple(site.command(*become, sys.executable, "-m", "tfcluster"))
-        sandbox = InSlurm(folder, mark=mark, command=command, slurm=site)
-        try:
-            yield sandbox
-        finally:
-            sandbox.end_commands()
-            for name in ("train", "other"):
-                sandbox("down", "-c", name, "--grace", "1", "--yes", code=None)
-            with contextlib.suppress(AssertionError):
-                wait_for(lambda: not sandbox.remains(), 10)
-            left = sandbox.remains()
-            for pid in sandbox.processes():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        assert not left, left
-
-
-@pytest.fixture(scope="module")
-def site(needs_slurm: None) -> Iterator[InSlurm]:
-    with in_slurm() as sandbox:
-        yield sandbox
 
 
 def test_a_job_gives_the_nodes_and_down_ends_it(site: InSlurm) -> None:
@@ -319,29 +227,25 @@ def test_a_job_that_loses_a_node_is_named(site: InSlurm, lost: int) -> None:
     wait_for(lambda: site.site("sinfo", "-h", "-o", "%T").split() == ["idle"], 60)
 
 
-@pytest.fixture(params=["linuxproc", "cgroup"])
-def tracked(request: pytest.FixtureRequest, needs_slurm: None) -> Iterator[InSlurm]:
-    if request.param == "cgroup" and not Path("/sys/fs/cgroup/freezer").is_dir():
-        skip("Slurm 22.05 needs the control groups of version 1 here")
-    with in_slurm(request.param) as sandbox:
-        yield sandbox
-
-
 @pytest.mark.slow
-def test_a_cancelled_job_leaves_nothing_and_is_never_continued_outside(tracked: InSlurm) -> None:
-    with up(tracked) as status:
-        (job,) = tracked.jobs()
-        tracked("status")  # after the step of `up`, and of another command, have ended
+@pytest.mark.needs("slurm")
+@pytest.mark.parametrize("tracking", ["linuxproc", "cgroup"])
+def test_a_cancelled_job_leaves_nothing_and_is_never_continued_outside(tracking: str) -> None:
+    if tracking == "cgroup" and not Path("/sys/fs/cgroup/freezer").is_dir():
+        skip("Slurm 22.05 needs the control groups of version 1 here")
+    with in_slurm(tracking) as site, up(site) as status:
+        (job,) = site.jobs()
+        site("status")  # after the step of `up`, and of another command, have ended
         assert all(Path(f"/proc/{task['pid']}").exists() for task in status["tasks"])
-        tracked.site("scancel", job)
-        wait_for(lambda: not tracked.remains(), 60)
+        site.site("scancel", job)
+        wait_for(lambda: not site.remains(), 60)
         for command in (["status"], ["run", "pi"], ["logs"]):
-            assert f"stopped: Slurm job {job} ended (CANCELLED)" in tracked(*command, code=3, env=NO_SLURM).stderr
-        assert not tracked.processes()
-        shown = tracked("up").stderr
+            assert f"stopped: Slurm job {job} ended (CANCELLED)" in site(*command, code=3, env=NO_SLURM).stderr
+        assert not site.processes()
+        shown = site("up").stderr
         assert f"stopped: Slurm job {job} ended (CANCELLED)" in shown
-        again = tracked.status()
-        assert (again["state"], [again["job"]["id"]]) == ("running", [*map(int, tracked.jobs())])
+        again = site.status()
+        assert (again["state"], [again["job"]["id"]]) == ("running", [*map(int, site.jobs())])
         assert again["job"]["id"] != int(job)
 
 

@@ -12,34 +12,31 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests import listening
+from tests.clusters import Hosts
 from tests.conftest import (
     HANG,
     HANGING_AGENT,
     RESUME,
-    Sandbox,
     lines_of,
     make_sandbox,
     read_until,
     wait_for,
 )
 from tests.end_to_end.ways import check_way
-from tests.hosts import HERE, SshHosts, ssh_hosts
+from tests.hosts import HostsSandbox, over
 from tests.namespaces import Machine
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("sshd")]
 
 NAMES = ("alpha", "beta", "gamma")
 JOBS = "jobs:\n  ps: {tasks: 1, hosts: [alpha]}\n  worker: {tasks: 4, hosts: [alpha, beta, gamma, localhost]}\n"
-#: The `connect:` of hosts that are entered as containers are.
-CONNECT = "enter {terminal:-t} {host}"
 PROGRAMS = (
     ("graph", {"value"}),
     ("pi --samples 1e6 --seed 7", {"inside", "pi"}),
@@ -61,79 +58,27 @@ print("done")
 """
 
 
-@dataclass
-class Over(Sandbox):
-    """A sandbox whose commands run on the machine `here` of a network of hosts."""
-
-    hosts: SshHosts | None = None
-    has_sshd: bool = True
-
-    @property
-    def network(self) -> SshHosts:
-        assert self.hosts is not None
-        return self.hosts
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {**super().environment, **self.network.environment}
-
-    def text(self, names: tuple[str, ...], jobs: str, pythons: dict[str, Path] | None = None) -> str:
-        """A spec with these hosts, and this machine where a job names it."""
-        paths = dict.fromkeys(names, Path(sys.executable)) | (pythons or {})
-        way = "" if self.has_sshd else f", connect: '{CONNECT}'"
-        lines = [f"  {name}: {{address: {self.network.address(name)}, python: {paths[name]}{way}}}\n" for name in names]
-        here = f"  localhost: {{address: {self.network.address(HERE)}}}\n" if "localhost" in jobs else ""
-        return f"name: wide\nhosts:\n{''.join(lines)}{here}{jobs}"
-
-    @contextlib.contextmanager
-    def without(self, part: str, host: str) -> Iterator[None]:
-        """A host has lost its `link`, or the `way` that commands take to it, which ends what they have there."""
-        lose, restore = {
-            "link": (self.network.network.unplug, self.network.network.plug_in),
-            "way": (self.network.kill, self.network.start) if self.has_sshd else (self.network.hide, self.network.show),
-        }[part]
-        lose(host)
-        try:
-            yield
-        finally:
-            restore(host)
+#: The stranger is a host that is not of the cluster.
+HOSTS = Hosts(
+    NAMES,
+    JOBS,
+    strangers=("stranger",),
+    warm=True,
+    settings={"FAILED_PROBES_MAX": 6},  # a frozen server stays for a while
+    changes=dict([HANGING_AGENT]),
+)
 
 
-@contextlib.contextmanager
-def over(folder: Path, *names: str, has_sshd: bool = True) -> Iterator[Over]:
-    """Hosts, and a sandbox to run commands in; nothing may be left in the end."""
-    with ssh_hosts(*names, has_sshd=has_sshd) as hosts:
-        command = tuple(hosts.command(sys.executable, "-m", "tfcluster"))
-        sandbox = Over(folder, mark=hosts.mark, command=command, hosts=hosts, has_sshd=has_sshd)
-        try:
-            yield sandbox
-        finally:
-            sandbox.end_commands()
-            if hosts.leftovers():
-                sandbox("down", "--all", "--grace", "1", code=None)
-
-
-@pytest.fixture(scope="module")
-def wide(needs_sshd: None, way: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
-    """The cluster, and a host that is not of it, shared by the tests of the module; they leave it ready."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TEST_SETTINGS", json.dumps({"FAILED_PROBES_MAX": 6}))  # a frozen server stays for a while
-        patch.setenv("TEST_CHANGES", json.dumps(dict([HANGING_AGENT])))
-        with over(tmp_path_factory.mktemp("wide"), *NAMES, "stranger", has_sshd=way == "ssh") as sandbox:
-            sandbox("up", sandbox.spec(sandbox.text(NAMES, JOBS), warm=True))
-            yield sandbox
-
-
-def test_what_tasks_and_scripts_listen_on_is_for_the_clusters_hosts_alone(wide: Over, tmp_path: Path) -> None:
+def test_what_tasks_and_scripts_listen_on_is_for_the_clusters_hosts_alone(hosts: HostsSandbox, tmp_path: Path) -> None:
     (tmp_path / "listens.py").write_text(listening.SCRIPT)
-    command = wide.start("run", tmp_path / "listens.py", stderr=subprocess.STDOUT)
+    command = hosts.start("run", tmp_path / "listens.py", stderr=subprocess.STDOUT)
     ports = json.loads(read_until(command.stdout, "PORTS")[-1].removeprefix("PORTS"))
     assert ports.keys() == listening.KINDS
-    machines, alpha = wide.network.network, wide.network.address("alpha")
-    for port in (*ports.values(), int(wide.task("ps:0")["address"].partition(":")[2])):
+    machines, alpha = hosts.network.network, hosts.network.address("alpha")
+    for port in (*ports.values(), int(hosts.task("ps:0")["address"].partition(":")[2])):
         assert dial(machines["beta"], alpha, port) == dial(machines["alpha"], alpha, port) == "connected"
         assert dial(machines["stranger"], alpha, port) == "TimeoutError"
-    wide("cancel", wide.json("runs")[-1]["run"])
+    hosts("cancel", hosts.json("runs")[-1]["run"])
     command.communicate(timeout=60)
 
 
@@ -147,7 +92,7 @@ def dial(machine: Machine, address: str, port: int) -> str:
 
 @pytest.mark.parametrize("programs", [PROGRAMS[:3], PROGRAMS[3:]], ids=["computing", "training"])
 def test_programs_give_the_same_answers_as_on_one_machine(
-    wide: Over, tmp_path: Path, programs: tuple[tuple[str, set[str]], ...]
+    hosts: HostsSandbox, tmp_path: Path, programs: tuple[tuple[str, set[str]], ...]
 ) -> None:
     path = tmp_path / "numbers.npy"
     np.save(path, np.random.default_rng(5).standard_normal(10_007))
@@ -155,29 +100,29 @@ def test_programs_give_the_same_answers_as_on_one_machine(
         alone("up", alone.spec("name: alone\njobs: {ps: {tasks: 1}, worker: {tasks: 4}}"))
         for line, names in programs:
             program = line.format(numbers=path).split()
-            distributed, local = (sandbox.json("run", *program)["result"] for sandbox in (wide, alone))
+            distributed, local = (sandbox.json("run", *program)["result"] for sandbox in (hosts, alone))
             values = {name: distributed[name] for name in names}
             assert values == pytest.approx({name: local[name] for name in names}, rel=1e-6), line
 
 
-def test_placements_on_all_hosts_are_reported(wide: Over) -> None:
+def test_placements_on_all_hosts_are_reported(hosts: HostsSandbox) -> None:
     devices = ("--device", "y1=/job:worker/task:1", "--device", "y2=/job:worker/task:2")
-    events = wide.json_lines("run", "graph", *devices, "--log-placement")
+    events = hosts.json_lines("run", "graph", *devices, "--log-placement")
     placed = {event["device"].split("/device")[0] for event in events if event["event"] == "placement"}
     assert placed >= {f"/job:worker/replica:0/task:{index}" for index in (1, 2)}
 
 
 @pytest.mark.every_way
-def test_traces_come_from_the_servers_of_all_hosts(wide: Over, tmp_path: Path) -> None:
-    run = wide("run", "pi", "--samples", "1e13", "--detach").stdout.strip()
+def test_traces_come_from_the_servers_of_all_hosts(hosts: HostsSandbox, tmp_path: Path) -> None:
+    run = hosts("run", "pi", "--samples", "1e13", "--detach").stdout.strip()
 
     def traced() -> bool:  # on a busy machine, a worker may compute nothing meanwhile
-        wide("profile", "worker", "--seconds", "0.5", "--logdir", tmp_path, code=None)
+        hosts("profile", "worker", "--seconds", "0.5", "--logdir", tmp_path, code=None)
         latest = max((tmp_path / "plugins" / "profile").glob("*"), default=tmp_path)
         return sorted(path.name for path in latest.iterdir()) == [f"worker_{index}.xplane.pb" for index in range(4)]
 
     wait_for(traced)
-    wide("cancel", run)
+    hosts("cancel", run)
 
 
 # Prints a number ten times a second, and ends when a file is there.
@@ -192,28 +137,28 @@ for number in itertools.count():
 
 
 @pytest.mark.every_way
-def test_a_run_and_its_lines_outlive_the_loss_of_the_way_and_of_the_link(wide: Over, tmp_path: Path) -> None:
+def test_a_run_and_its_lines_outlive_the_loss_of_the_way_and_of_the_link(hosts: HostsSandbox, tmp_path: Path) -> None:
     """The run is on the host that is lost; each line arrives once."""
     script, end = tmp_path / "counts.py", tmp_path / "end"
     script.write_text(_COUNTS)
-    pids = wide.tasks("pid")
-    run = wide.start("run", script, end)
+    pids = hosts.tasks("pid")
+    run = hosts.start("run", script, end)
     lines = [run.stdout.readline() for _ in range(5)]
-    for part in ("way", "link") if wide.has_sshd else ("way",):
-        with wide.without(part, "alpha"):
+    for part in ("way", "link") if hosts.has_sshd else ("way",):
+        with hosts.without(part, "alpha"):
             read_until(run.stderr, "alpha")  # it says what it waits for
         lines += [run.stdout.readline() for _ in range(5)]
     end.touch()
     numbers = list(map(int, [*lines, *run.stdout]))
     assert run.wait(120) == 0
     assert numbers == list(range(len(numbers)))
-    assert wide.tasks("pid") == pids
+    assert hosts.tasks("pid") == pids
 
 
-def test_a_run_goes_on_while_its_leading_host_has_no_link(wide: Over) -> None:
-    run = wide.start("run", "pi", "--samples", "1e10", "--seed", "1", "-o", "json")
+def test_a_run_goes_on_while_its_leading_host_has_no_link(hosts: HostsSandbox) -> None:
+    run = hosts.start("run", "pi", "--samples", "1e10", "--seed", "1", "-o", "json")
     read_until(run.stdout, '"progress"')
-    with wide.without("link", "alpha"):
+    with hosts.without("link", "alpha"):
         time.sleep(6)  # for longer than the kernel takes to call a neighbour unreachable
     output, errors = run.communicate(timeout=300)
     assert run.returncode == 0, errors
@@ -223,17 +168,17 @@ def test_a_run_goes_on_while_its_leading_host_has_no_link(wide: Over) -> None:
     assert any("was lost" in note for note in result["notes"])
 
 
-def agent_on(wide: Over, host: str) -> int:
-    return int(next(each["agent_pid"] for each in wide.status()["hosts"] if each["host"] == host))
+def agent_on(hosts: HostsSandbox, host: str) -> int:
+    return int(next(each["agent_pid"] for each in hosts.status()["hosts"] if each["host"] == host))
 
 
 @pytest.mark.every_way
-def test_a_busy_host_is_waited_for(wide: Over) -> None:
-    pid = agent_on(wide, "beta")
+def test_a_busy_host_is_waited_for(hosts: HostsSandbox) -> None:
+    pid = agent_on(hosts, "beta")
     os.kill(pid, HANG)  # as on a host that has no time for it
     try:
-        status, devices = wide.start("status"), wide.start("devices")
-        named = wide("status", "--timeout", "1", code=5).stderr
+        status, devices = hosts.start("status"), hosts.start("devices")
+        named = hosts("status", "--timeout", "1", code=5).stderr
         time.sleep(9)
         assert status.poll() is devices.poll() is None
     finally:
@@ -245,44 +190,46 @@ def test_a_busy_host_is_waited_for(wide: Over) -> None:
 
 
 @pytest.mark.every_way
-def test_a_stopped_agent_is_named_with_the_command_that_continues_it(wide: Over, way: str) -> None:
-    pid = agent_on(wide, "beta")
+def test_a_stopped_agent_is_named_with_the_command_that_continues_it(hosts: HostsSandbox, way: str) -> None:
+    pid = agent_on(hosts, "beta")
     os.kill(pid, signal.SIGSTOP)
-    sooner = wide.with_settings({"RPC_SLOW_TIMEOUT_SECONDS": 8.0})
+    sooner = hosts.with_settings({"RPC_SLOW_TIMEOUT_SECONDS": 8.0})
     try:
-        named = wide("status", code=5, env=sooner).stderr
+        named = hosts("status", code=5, env=sooner).stderr
     finally:
         os.kill(pid, signal.SIGCONT)
     assert f"the agent there (pid {pid}) has not answered within 8 s" in named
     assert f"`ssh beta 'kill -CONT {pid}'`" in named or way != "ssh"
     assert f"kill -CONT {pid}" in named
-    assert agent_on(wide, "beta") == pid
+    assert agent_on(hosts, "beta") == pid
 
 
 @pytest.mark.every_way
-def test_all_that_a_command_does_on_a_host(wide: Over) -> None:
-    check_way(wide, "wide", "alpha")
+def test_all_that_a_command_does_on_a_host(hosts: HostsSandbox) -> None:
+    check_way(hosts, "wide", "alpha")
 
 
-def kill_link_process(wide: Over) -> None:
-    (process,) = wide.network.pids("tfcluster: wide connections")
+def kill_link_process(hosts: HostsSandbox) -> None:
+    (process,) = hosts.network.pids("tfcluster: wide connections")
     os.kill(process, signal.SIGKILL)
 
 
-def kill_sessions(wide: Over) -> None:
-    for pid in wide.network.pids("session=json"):
+def kill_sessions(hosts: HostsSandbox) -> None:
+    for pid in hosts.network.pids("session=json"):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.every_way
 @pytest.mark.parametrize("lose", [kill_link_process, kill_sessions])
-def test_a_foreground_run_goes_on_when_its_link_is_lost(wide: Over, lose: Callable[[Over], None]) -> None:
-    (wide.folder / "steps.py").write_text(STEPS)
-    go = wide.folder / "go"
-    run = wide.start("run", "steps.py", go)
+def test_a_foreground_run_goes_on_when_its_link_is_lost(
+    hosts: HostsSandbox, lose: Callable[[HostsSandbox], None]
+) -> None:
+    (hosts.folder / "steps.py").write_text(STEPS)
+    go = hosts.folder / "go"
+    run = hosts.start("run", "steps.py", go)
     read_until(run.stdout, "ready")
-    lose(wide)
+    lose(hosts)
     read_until(run.stderr, "connected again")
     go.touch()
     assert read_until(run.stdout, "done")
@@ -290,26 +237,26 @@ def test_a_foreground_run_goes_on_when_its_link_is_lost(wide: Over, lose: Callab
     go.unlink()
 
 
-def test_a_hundred_commands_at_once_share_the_links(wide: Over) -> None:
-    wide("status")
-    sessions = wide.network.sessions()
-    commands = [wide.start("status", "-o", "json") for _ in range(100)]
+def test_a_hundred_commands_at_once_share_the_links(hosts: HostsSandbox) -> None:
+    hosts("status")
+    sessions = hosts.network.sessions()
+    commands = [hosts.start("status", "-o", "json") for _ in range(100)]
     for command in commands:
         shown, errors = command.communicate(timeout=250)
         assert (command.returncode, errors) == (0, "")
         assert {host["state"] for host in json.loads(shown)["hosts"]} == {"up"}
-    assert wide.network.sessions() == sessions
+    assert hosts.network.sessions() == sessions
 
 
 @pytest.mark.every_way
-def test_events_are_followed_through_the_loss_of_a_connection(wide: Over) -> None:
-    follow = wide.start("events", "-f", "-o", "json")
+def test_events_are_followed_through_the_loss_of_a_connection(hosts: HostsSandbox) -> None:
+    follow = hosts.start("events", "-f", "-o", "json")
     of_beta = (event for event in map(json.loads, follow.stdout) if event["host"] == "beta")
     followed = [next(of_beta)]
-    with wide.without("way", "beta"):
+    with hosts.without("way", "beta"):
         read_until(follow.stderr, "beta")
-    wide("restart", "worker:1", "--yes")
-    kept = [event for event in wide.json_lines("events") if event["host"] == "beta"]
+    hosts("restart", "worker:1", "--yes")
+    kept = [event for event in hosts.json_lines("events") if event["host"] == "beta"]
     assert [*followed, *itertools.islice(of_beta, len(kept) - 1)] == kept
     assert "restart" in kept[-1]["detail"] or kept[-1]["event"] == "ready"
 

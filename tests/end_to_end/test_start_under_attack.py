@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import attack
+from tests.clusters import Hosts
 from tests.conftest import ROOT, mostly_slow
 from tests.end_to_end.test_network_of_hosts import PORT, topology_of
 from tests.namespaces import Machine, Network
@@ -54,6 +55,9 @@ for _ in range(starts):
     target.unlink(missing_ok=True)
 print(written)
 """
+
+
+HOSTS = Hosts(strangers=("alpha", "beta", "stranger"), has_sshd=False)
 
 
 @contextmanager

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.clusters import Hosts
 from tests.conftest import wait_for
 from tests.end_to_end.test_reboot import reboot, run_as_cron
-from tests.end_to_end.test_ssh import Over, over
+from tests.hosts import HostsSandbox, over
 
 NAMES = ("alpha", "beta")
 JOBS = "jobs:\n  worker: {tasks: 2, hosts: [alpha, beta]}\n"
@@ -20,18 +19,13 @@ JOBS = "jobs:\n  worker: {tasks: 2, hosts: [alpha, beta]}\n"
 ELSEWHERE = {"tfcluster.processes.runs.fork_server": "os.environ['XDG_STATE_HOME'] = '/nowhere'"}
 
 
-@pytest.fixture(scope="module")
-def wide(needs_sshd: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
-    """A cluster on two hosts, the first with `state:`; the state of both is where their agents have it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TEST_CHANGES", json.dumps(ELSEWHERE))
-        with over(tmp_path_factory.mktemp("wide"), *NAMES) as sandbox:
-            state = f"state: {sandbox.network.home('alpha') / 'scratch'}"
-            text = sandbox.text(NAMES, JOBS).replace("alpha: {", f"alpha: {{{state}, ")
-            sandbox("up", sandbox.spec(text))
-            (sandbox.folder / "beside.py").write_text("TEXT = 'done'\n")
-            (sandbox.folder / "script.py").write_text("import beside\nprint(beside.TEXT)\n")
-            yield sandbox
+HOSTS = Hosts(
+    NAMES,
+    JOBS,
+    keys={"alpha": {"state": "{home}/scratch"}},
+    changes=ELSEWHERE,
+    files={"beside.py": "TEXT = 'done'\n", "script.py": "import beside\nprint(beside.TEXT)\n"},
+)
 
 
 @pytest.mark.parametrize(
@@ -45,10 +39,10 @@ def wide(needs_sshd: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         pytest.param("launch script.py", 2, marks=pytest.mark.slow),  # on each host
     ],
 )
-def test_a_run_has_its_folders_from_the_agent(wide: Over, words: str, lines: int) -> None:
-    output = wide(*words.split()).stdout
+def test_a_run_has_its_folders_from_the_agent(hosts: HostsSandbox, words: str, lines: int) -> None:
+    output = hosts(*words.split()).stdout
     assert output.count("done" if "script" in words else "random points") == lines
-    assert not any((wide.network.home("alpha") / "state").iterdir())
+    assert not any((hosts.network.home("alpha") / "state").iterdir())
 
 
 @pytest.mark.parametrize(

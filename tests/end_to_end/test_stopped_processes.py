@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.clusters import Cluster
 from tests.conftest import (
     Sandbox,
-    make_sandbox,
     stopped_repeatedly,
     wait_for,
 )
@@ -22,11 +21,7 @@ from tfcluster.os.process_handle import is_frozen
 SPEC = "name: stopped\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 1}\n"
 
 
-@pytest.fixture(scope="module")
-def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with make_sandbox(tmp_path_factory.mktemp("stopped")) as sandbox:
-        sandbox("up", sandbox.spec(SPEC))
-        yield sandbox
+CLUSTER = Cluster(SPEC)
 
 
 def test_a_stopped_driver_is_continued(demo: Sandbox) -> None:
@@ -102,8 +97,8 @@ def test_a_stopped_server_is_replaced_after_half_as_many_probes(sandbox: Sandbox
     assert first_process.count("did not answer a probe") - failed_before == settings.FAILED_PROBES_MAX
 
 
-def test_a_stopped_health_prober_is_replaced_at_the_next_check(stopped: Sandbox) -> None:
-    [pid] = stopped.pids("health")
+def test_a_stopped_health_prober_is_replaced_at_the_next_check(cluster: Sandbox) -> None:
+    [pid] = cluster.pids("health")
     os.kill(pid, signal.SIGSTOP)
-    stopped.wait_for_event(f"the health prober, pid {pid}, was stopped by a signal")
-    assert stopped.wait_until("running")
+    cluster.wait_for_event(f"the health prober, pid {pid}, was stopped by a signal")
+    assert cluster.wait_until("running")

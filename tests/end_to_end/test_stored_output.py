@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Sandbox, make_sandbox, wait_for
+from tests.clusters import Cluster
+from tests.conftest import Sandbox, wait_for
 from tfcluster.processes.runs.run_plan import FILES
 from tfcluster.processes.runs.stored_output import stored_bytes
 
@@ -39,12 +39,7 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    with make_sandbox(tmp_path_factory.mktemp("output")) as sandbox:
-        (sandbox.folder / "print.py").write_text(PRINT)
-        sandbox("up", sandbox.spec(SPEC))
-        yield sandbox
+CLUSTER = Cluster(SPEC, files={"print.py": PRINT})
 
 
 def run_folder(sandbox: Sandbox, run: str = "*") -> Path:

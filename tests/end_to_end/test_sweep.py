@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import Sandbox, lines_of, make_sandbox, read_until, wait_for
+from tests.clusters import Cluster
+from tests.conftest import Sandbox, lines_of, read_until, wait_for
 
 SPEC = "jobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
 # Prints what a trial sees, reports a loss, and ends as `--act` says; `meet=N` waits until N trials have begun.
@@ -40,14 +40,7 @@ sys.exit(int(act))
 WAIT = ("trial.py", "--act={0,wait,wait}")
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """A sandbox with a cluster, shared by the tests."""
-    with make_sandbox(tmp_path_factory.mktemp("sweep")) as sandbox:
-        sandbox.spec(SPEC)
-        sandbox.spec(TRIAL, "trial.py")
-        sandbox("up")
-        yield sandbox
+CLUSTER = Cluster(SPEC, files={"trial.py": TRIAL})
 
 
 def sweep(cluster: Sandbox, *arguments: str, code: int = 0) -> list[dict[str, Any]]:

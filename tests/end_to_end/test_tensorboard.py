@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from tests.clusters import Hosts
 from tests.conftest import Command, Sandbox, wait_for
-from tests.end_to_end.test_ssh import Over, over
-from tests.hosts import HERE
+from tests.hosts import HERE, HostsSandbox
 
 _JOBS = "jobs:\n  worker: {tasks: 1, hosts: [alpha]}\n"
 # Prints what a TensorBoard says of itself.
@@ -29,12 +29,8 @@ with tf.summary.create_file_writer(sys.argv[sys.argv.index("--log_dir") + 1]).as
 """
 
 
-@pytest.fixture(scope="module")
-def away(needs_sshd: None, way: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
-    """A cluster on the host alpha, whose machine `here` is not part of it."""
-    with over(tmp_path_factory.mktemp("away"), "alpha", has_sshd=way == "ssh") as sandbox:
-        sandbox("up", sandbox.spec(sandbox.text(("alpha",), _JOBS)))
-        yield sandbox
+#: The machine `here` is not part of the cluster.
+HOSTS = Hosts(("alpha",), _JOBS)
 
 
 def started(sandbox: Sandbox, *arguments: str | Path, env: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -53,7 +49,7 @@ def ended(sandbox: Sandbox, number: signal.Signals = signal.SIGINT) -> None:
 
 
 def everything(sandbox: Sandbox) -> list[str]:
-    remote = sandbox.network.processes().values() if isinstance(sandbox, Over) else []
+    remote = sandbox.network.processes().values() if isinstance(sandbox, HostsSandbox) else []
     return [*sandbox.processes().values(), *remote]
 
 
@@ -74,22 +70,22 @@ def test_a_run_is_shown_by_its_folder_and_nothing_is_left(demo: Sandbox, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.every_way
-def test_data_on_another_host_is_shown_here(away: Over) -> None:
-    (away.folder / "writes.py").write_text(
+def test_data_on_another_host_is_shown_here(hosts: HostsSandbox) -> None:
+    (hosts.folder / "writes.py").write_text(
         "import os; open(os.environ['TFCLUSTER_OUTPUT'] + '/events.out.tfevents.1', 'w')"
     )
-    away("run", "writes.py")
-    run = away.json("runs")[-1]["run"]
-    folder = next(away.network.home("alpha").glob(f"state/tfcluster/wide/alpha/runs/{run}"))
-    shown = started(away, run)
+    hosts("run", "writes.py")
+    run = hosts.json("runs")[-1]["run"]
+    folder = next(hosts.network.home("alpha").glob(f"state/tfcluster/wide/alpha/runs/{run}"))
+    shown = started(hosts, run)
     assert (shown["host"], shown["logdir"]) == ("alpha", str(folder))
-    answer = json.loads(away.network.run(HERE, sys.executable, "-c", _ASK, shown["url"]))
+    answer = json.loads(hosts.network.run(HERE, sys.executable, "-c", _ASK, shown["url"]))
     assert answer["data_location"] == str(folder)
     port = shown["url"].rpartition(":")[2].strip("/")
-    assert f"127.0.0.1:{port} " in away.network.run(HERE, "ss", "-Hltn")
-    ended(away, signal.SIGTERM)
-    assert f"127.0.0.1:{port} " not in away.network.run(HERE, "ss", "-Hltn")
-    away("status")  # the connection that the commands share goes on
+    assert f"127.0.0.1:{port} " in hosts.network.run(HERE, "ss", "-Hltn")
+    ended(hosts, signal.SIGTERM)
+    assert f"127.0.0.1:{port} " not in hosts.network.run(HERE, "ss", "-Hltn")
+    hosts("status")  # the connection that the commands share goes on
 
 
 _FAULT = ("tfcluster.transport.remote.tensorboard", "_find_command = lambda: []")
@@ -108,18 +104,18 @@ def test_what_is_missing_is_said(demo: Sandbox, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.every_way
-def test_what_is_missing_on_another_host_is_said(away: Over) -> None:
-    error = away("tensorboard", "alpha:/nothing", code=2).stderr
+def test_what_is_missing_on_another_host_is_said(hosts: HostsSandbox) -> None:
+    error = hosts("tensorboard", "alpha:/nothing", code=2).stderr
     assert "there is no folder alpha:/nothing on host 'alpha'" in error
-    folder = away.network.home("alpha")
-    assert f"there is no folder {folder}/x on host 'alpha'" in away("tensorboard", f"{folder}/x", code=2).stderr
-    assert "there is no folder /nothing on host 'alpha'" in away("tensorboard", "/nothing", code=2).stderr
+    folder = hosts.network.home("alpha")
+    assert f"there is no folder {folder}/x on host 'alpha'" in hosts("tensorboard", f"{folder}/x", code=2).stderr
+    assert "there is no folder /nothing on host 'alpha'" in hosts("tensorboard", "/nothing", code=2).stderr
 
 
 @pytest.mark.slow
-def test_a_machine_that_is_no_host_is_told_that_the_ports_are_closed_to_it(away: Over) -> None:
-    shown = away("exec", "--", "sh", "-c", 'echo "$TFCLUSTER_MASTER"')
-    assert shown.stdout == f"grpc://{away.task('worker:0')['address']}\n"
+def test_a_machine_that_is_no_host_is_told_that_the_ports_are_closed_to_it(hosts: HostsSandbox) -> None:
+    shown = hosts("exec", "--", "sh", "-c", 'echo "$TFCLUSTER_MASTER"')
+    assert shown.stdout == f"grpc://{hosts.task('worker:0')['address']}\n"
     assert "this machine is not a host of wide" in shown.stderr
     assert "`tfcluster exec --on alpha -- COMMAND`" in shown.stderr
 

@@ -12,18 +12,18 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import Command, Sandbox, make_sandbox, running, wait_for
-from tests.end_to_end.test_ssh import Over, over
+from tests.clusters import Cluster, Hosts
+from tests.conftest import Command, Sandbox, running, wait_for
+from tests.hosts import HostsSandbox
 from tests.screens import ENTER, ESCAPE, TAB, Terminal
 from tfcluster.os.process_handle import ProcessHandle
 
-_PLAYED = (sys.executable, "-m", "tests.played")
 _SPEC = """name: two
 hosts:
   alpha: {address: 127.0.0.2}
@@ -35,12 +35,8 @@ jobs:
 _READY = r"q Quit"
 
 
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """A ps and a worker on alpha, which leads, and a worker on beta."""
-    with make_sandbox(tmp_path_factory.mktemp("two"), _PLAYED) as sandbox:
-        sandbox("up", sandbox.spec(_SPEC))
-        yield sandbox
+CLUSTER = Cluster(_SPEC, is_played=True)
+HOSTS = Hosts(("alpha",), "jobs:\n  worker: {tasks: 2, hosts: [localhost, alpha]}\n")
 
 
 def open_top(sandbox: Sandbox, columns: int = 80) -> Terminal:
@@ -48,8 +44,8 @@ def open_top(sandbox: Sandbox, columns: int = 80) -> Terminal:
 
 
 @pytest.mark.slow
-def test_a_restart_a_run_and_its_log(two: Sandbox, tmp_path: Path) -> None:
-    with open_top(two) as top:
+def test_a_restart_a_run_and_its_log(cluster: Sandbox, tmp_path: Path) -> None:
+    with open_top(cluster) as top:
         top.wait_for("^ two  running  3 of 3 tasks ready on 2 hosts", r"^worker:1 +beta .*ready", _READY)
         # What is measured arrives by itself.
         top.wait_for(r"^ alpha .* CPU +\d+% of \d+  memory \d", r"^ps:0 .* MiB")
@@ -59,14 +55,14 @@ def test_a_restart_a_run_and_its_log(two: Sandbox, tmp_path: Path) -> None:
         top.wait_for("nothing was done", _READY)
         top.send("r")
         top.wait_for("LOST: the variables of ps:0")
-        before = two.task("ps:0")["pid"]
+        before = cluster.task("ps:0")["pid"]
         top.send("y")
         top.wait_for(r"done: tfcluster restart ps:0 --yes -c two", r"restarted|restart", _READY)
-        assert two.task("ps:0")["pid"] != before
+        assert cluster.task("ps:0")["pid"] != before
 
         script = tmp_path / "train.py"
         script.write_text("import time\nprint('loss is small', flush=True)\nwhile True: time.sleep(0.1)\n")
-        run = json.loads(two("run", "--detach", "-o", "json", script).stdout.splitlines()[0])["run"]
+        run = json.loads(cluster("run", "--detach", "-o", "json", script).stdout.splitlines()[0])["run"]
         top.wait_for(rf"^{run} +train.py +running")
         top.send(TAB)
         top.wait_for(rf"^ c  tfcluster cancel {run} -c two")
@@ -85,17 +81,17 @@ def test_a_restart_a_run_and_its_log(two: Sandbox, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_agent_that_is_killed_is_replaced_and_down_ends_the_view(two: Sandbox) -> None:
-    with open_top(two) as top:
+def test_an_agent_that_is_killed_is_replaced_and_down_ends_the_view(cluster: Sandbox) -> None:
+    with open_top(cluster) as top:
         top.wait_for(r"^worker:1 +beta .*ready", _READY)
-        (lock,) = two.folder.glob("state/tfcluster/two/alpha/lock")
+        (lock,) = cluster.folder.glob("state/tfcluster/two/alpha/lock")
         agent = ProcessHandle.from_pid(json.loads(lock.read_text())["pid"])
         assert agent is not None
         os.kill(agent.pid, signal.SIGKILL)
         wait_for(lambda: not agent.is_alive())
         # The view itself starts the next agent, which finds the tasks.
         top.wait_for(r"alpha +worker:0 +adopted", r"^worker:0 +alpha .*ready", r"^ alpha +up ")
-        two("down")
+        cluster("down")
         assert top.wait_for_end() == 3
     assert "error: cluster 'two' went down" in re.sub(r"\x1b\[[0-9;?]*[a-z]", "", top.raw.decode())
     assert "Traceback" not in top.raw.decode()
@@ -116,20 +112,10 @@ def test_without_a_terminal_or_a_cluster_there_is_one_error(sandbox: Sandbox) ->
     assert b"\x1b[?1049h" not in top.raw
 
 
-_JOBS = "jobs:\n  worker: {tasks: 2, hosts: [localhost, alpha]}\n"
-
-
-@pytest.fixture(scope="module")
-def over_ssh(needs_sshd: None, way: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
-    with over(tmp_path_factory.mktemp("ssh"), "alpha", has_sshd=way == "ssh") as sandbox:
-        sandbox("up", sandbox.spec(sandbox.text(("alpha",), _JOBS)))
-        yield sandbox
-
-
 @pytest.mark.slow
 @pytest.mark.every_way
-def test_top_shows_that_a_host_goes_away_and_comes_back(over_ssh: Over) -> None:
-    with open_top(over_ssh, columns=100) as top:
+def test_top_shows_that_a_host_goes_away_and_comes_back(hosts: HostsSandbox) -> None:
+    with open_top(hosts, columns=100) as top:
         top.wait_for(
             "^ wide  running  2 of 2 tasks ready on 2 hosts",
             r"^ alpha +up +CPU +\d+% of \d+  memory \d",
@@ -138,10 +124,10 @@ def test_top_shows_that_a_host_goes_away_and_comes_back(over_ssh: Over) -> None:
             r"^worker:1 +alpha .*ready .* MiB",
             "q Quit",
         )
-        with over_ssh.without("way", "alpha"):
+        with hosts.without("way", "alpha"):
             top.wait_for(r"^ alpha +unreachable since \d\d:\d\d:\d\d", r"^worker:1 +alpha .*unresponsive")
             # This machine is shown as it changes, and what it uses is measured.
-            over_ssh("restart", "worker:0", "--yes")
+            hosts("restart", "worker:0", "--yes")
             top.wait_for("localhost +worker:0 +stopping +restarting, requested by")
             top.wait_for(r"^worker:0 +localhost .*ready .* MiB", r"^ localhost +up +CPU +\d", "^ alpha +unreachable")
         top.wait_for(
@@ -149,16 +135,16 @@ def test_top_shows_that_a_host_goes_away_and_comes_back(over_ssh: Over) -> None:
         )
         top.send("q")
         assert top.wait_for_end() == 0
-    with over_ssh.without("way", "alpha"), open_top(over_ssh, columns=100) as top:  # in the beginning too
+    with hosts.without("way", "alpha"), open_top(hosts, columns=100) as top:  # in the beginning too
         top.wait_for("^ alpha +unreachable since", r"^worker:0 +localhost +.*ready")
 
 
 @pytest.mark.slow
 @pytest.mark.every_way
-def test_the_page_is_told_that_a_host_goes_away_and_comes_back(over_ssh: Over) -> None:
-    page = over_ssh.start("dashboard", "--no-browser", "-o", "json")
+def test_the_page_is_told_that_a_host_goes_away_and_comes_back(hosts: HostsSandbox) -> None:
+    page = hosts.start("dashboard", "--no-browser", "-o", "json")
     url = json.loads(page.stdout.readline())["url"]
-    read = [*over_ssh.network.command(sys.executable, "-m", "tests.page_client"), url]
+    read = [*hosts.network.command(sys.executable, "-m", "tests.page_client"), url]
 
     def read_until(answers: Command, has_arrived: Callable[[Any], bool]) -> None:
         assert any(has_arrived(json.loads(each)) for each in answers.stdout)
@@ -176,10 +162,10 @@ def test_the_page_is_told_that_a_host_goes_away_and_comes_back(over_ssh: Over) -
     ):
         read_until(views, has_host("up"))
         read_until(logs, has_line)
-        with over_ssh.without("way", "alpha"):
+        with hosts.without("way", "alpha"):
             read_until(views, has_host("unreachable"))
         read_until(views, has_host("up"))
-        over_ssh("restart", "worker:1", "--yes")
+        hosts("restart", "worker:1", "--yes")
         read_until(logs, has_line)
     page.terminate()
     assert page.wait(60) == 143

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT, Sandbox
-from tests.end_to_end.test_ssh import over
+from tests.hosts import over
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Sandbox, mostly_slow, running, wait_for
-from tests.end_to_end.test_ssh import over
+from tests.hosts import over
 from tfcluster.os.process_handle import ProcessHandle
 
 SPEC = "name: lost\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, Result, Sandbox, make_sandbox, wait_for
-from tests.end_to_end.test_ssh import over
+from tests.conftest import PLAYED, ROOT, Result, Sandbox, make_sandbox, wait_for
+from tests.hosts import over
 from tests.older import OLDER, make_older
 from tfcluster.version import __version__
 
@@ -385,7 +385,7 @@ def test_a_newer_record_of_a_run_is_seen_and_stays(sandbox: Sandbox) -> None:
 
 @pytest.mark.slow
 def test_a_newer_entry_of_the_registry_stays(tmp_path: Path) -> None:
-    with make_sandbox(tmp_path, (sys.executable, "-m", "tests.played")) as sandbox:
+    with make_sandbox(tmp_path, PLAYED) as sandbox:
         spec = sandbox.spec("name: far\nhosts: {alpha: {address: 127.0.0.2}}\njobs: {worker: {tasks: 1}}\n")
         sandbox("up", spec)
         entry = sandbox.folder / "state" / "tfcluster" / "far" / "hosts.json"

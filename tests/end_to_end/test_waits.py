@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Sandbox, make_sandbox, mostly_slow, wait_for
+from tests.clusters import Cluster
+from tests.conftest import Sandbox, mostly_slow, wait_for
 
 #: `spare` waits for ever after its second end.
 SPEC = """
@@ -87,12 +88,8 @@ QUICK = {
 }
 
 
-@pytest.fixture(scope="module")
-def hangs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """A cluster that looks often at scripts, shared by tests that leave it ready."""
-    with make_sandbox(tmp_path_factory.mktemp("hangs")) as sandbox:
-        sandbox("up", sandbox.spec(SPEC, warm=True), env=sandbox.with_settings(QUICK))
-        yield sandbox
+#: It looks often at scripts.
+CLUSTER = Cluster(SPEC, warm=True, settings=QUICK)
 
 
 def write(sandbox: Sandbox, text: str) -> Path:
@@ -149,9 +146,9 @@ def failed(sandbox: Sandbox, task: str, state: str) -> Iterator[None]:
     [(SESSION, "Session.run"), pytest.param(STRATEGY, "ParameterServerStrategy", marks=pytest.mark.slow)],
     ids=["session", "strategy"],
 )
-def test_a_frozen_task(hangs: Sandbox, text: str, call: str) -> None:
-    with frozen(hangs, "worker:1") as pid:
-        waiting, error = wait_and_end(hangs, text)
+def test_a_frozen_task(cluster: Sandbox, text: str, call: str) -> None:
+    with frozen(cluster, "worker:1") as pid:
+        waiting, error = wait_and_end(cluster, text)
     problem = f"worker:1 is frozen: a signal (SIGSTOP) has stopped its process, {pid}"
     hint = f"`kill -CONT {pid}` resumes it; `tfcluster restart -c hangs worker:1` restarts it."
     assert waiting["call"] == call
@@ -163,24 +160,24 @@ def test_a_frozen_task(hangs: Sandbox, text: str, call: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_task_that_has_failed_or_backs_off(hangs: Sandbox) -> None:
+def test_a_task_that_has_failed_or_backs_off(cluster: Sandbox) -> None:
     restart = "`tfcluster logs -c hangs ps:0` shows why; `tfcluster restart -c hangs ps:0` restarts it."
     wait = "It restarts automatically; `tfcluster logs -c hangs spare:0` shows why it exited."
     for task, text, problem, hint in (
         ("ps:0", STRATEGY, " and lost its variables and has failed", restart),
         ("spare:0", SESSION, "", wait),
     ):
-        with failed(hangs, task, "failed" if task == "ps:0" else "backing-off"):
-            waiting, error = wait_and_end(hangs, text)
+        with failed(cluster, task, "failed" if task == "ps:0" else "backing-off"):
+            waiting, error = wait_and_end(cluster, text)
         assert waiting["problems"][0]["problem"] == f"{task} died (SIGKILL){problem}"
         assert error["hint"] == hint
 
 
 @pytest.mark.slow
-def test_a_task_that_freezes_in_the_middle_and_goes_on(hangs: Sandbox) -> None:
-    command = hangs.start("run", write(hangs, IN_THE_MIDDLE), stdin=-1)
+def test_a_task_that_freezes_in_the_middle_and_goes_on(cluster: Sandbox) -> None:
+    command = cluster.start("run", write(cluster, IN_THE_MIDDLE), stdin=-1)
     assert command.stdout.readline() == "ready\n"
-    with frozen(hangs, "worker:1") as pid:
+    with frozen(cluster, "worker:1") as pid:
         command.stdin.write("go\n")
         command.stdin.flush()
         start = f"note: train.py:{line_of(IN_THE_MIDDLE)} waits in ClusterCoordinator.join: worker:1 is frozen"
@@ -188,24 +185,24 @@ def test_a_task_that_freezes_in_the_middle_and_goes_on(hangs: Sandbox) -> None:
         assert command.poll() is None, lines
         assert f"`kill -CONT {pid}`" in command.stderr.readline()
         assert command.stderr.readline().startswith("  worker:1 | "), "the end of its log"
-        hangs.spec("", "enough")
+        cluster.spec("", "enough")
     output, _ = command.communicate(timeout=60)
     assert output == "done\n"
     assert command.returncode == 0
 
 
 @pytest.mark.slow
-def test_a_task_that_scale_has_removed_meanwhile(hangs: Sandbox) -> None:
+def test_a_task_that_scale_has_removed_meanwhile(cluster: Sandbox) -> None:
     """The script has the addresses of before, and so have the servers."""
     text = SESSION.replace(BEGIN, f"{BEGIN}print('ready', flush=True)\nsys.stdin.readline()\n")
-    command = hangs.start("run", "--start-timeout", "4", write(hangs, text), stdin=-1)
+    command = cluster.start("run", "--start-timeout", "4", write(cluster, text), stdin=-1)
     assert command.stdout.readline() == "ready\n"
-    hangs("scale", "spare=0", "--yes")
+    cluster("scale", "spare=0", "--yes")
     try:
         error = command.communicate("go\n", timeout=60)[1]
     finally:
-        hangs("scale", "spare=1")
-        hangs.wait_until("running")
+        cluster("scale", "spare=1")
+        cluster.wait_until("running")
     problem = f"train.py:{line_of(text)} waits in Session.run: spare:0 is no longer part of the cluster"
     hint = "`tfcluster scale -c hangs spare=1` adds it again; then run the program again."
     assert f"note: {problem}\n  {hint}\n" in error
@@ -213,38 +210,38 @@ def test_a_task_that_scale_has_removed_meanwhile(hangs: Sandbox) -> None:
 
 
 @pytest.mark.slow
-def test_a_proxy_that_the_script_sets(hangs: Sandbox) -> None:
+def test_a_proxy_that_the_script_sets(cluster: Sandbox) -> None:
     if version("tensorflow").startswith("2.14."):  # its gRPC connects in spite of it
-        hangs("run", "script", write(hangs, PROXY))
+        cluster("run", "script", write(cluster, PROXY))
         return
-    waiting, error = wait_and_end(hangs, PROXY)
+    waiting, error = wait_and_end(cluster, PROXY)
     assert "the program has no connection to any: a proxy might be set in its environment" in waiting["message"]
     assert "no_grpc_proxy=localhost" in error["hint"]
 
 
 @pytest.mark.slow
-def test_a_chief_that_the_script_should_be_itself(hangs: Sandbox) -> None:
-    waiting, error = wait_and_end(hangs, CONNECT)
+def test_a_chief_that_the_script_should_be_itself(cluster: Sandbox) -> None:
+    waiting, error = wait_and_end(cluster, CONNECT)
     assert "the chief of TF_CONFIG is missing, which is the script itself" in waiting["message"]
     assert 'job_name="chief"' in error["hint"]
 
 
 @pytest.mark.slow
-def test_a_member_of_a_group_that_does_not_come(hangs: Sandbox) -> None:
+def test_a_member_of_a_group_that_does_not_come(cluster: Sandbox) -> None:
     """The others wait for it: it does something else, then it is frozen."""
     text = f"""{BEGIN}
 if os.environ["TFCLUSTER_TASK"] == "worker:1":
     time.sleep(1000)
 tf.distribute.MultiWorkerMirroredStrategy()  # WAITS HERE
 """
-    command = hangs.start("launch", "-o", "json", "--start-timeout", "15", write(hangs, text))
+    command = cluster.start("launch", "-o", "json", "--start-timeout", "15", write(cluster, text))
     events = map(json.loads, command.stdout)
     waiting = next(event for event in events if event["event"] == "waiting")
     line = line_of(text)
     place = f"train.py:{line} waits in MultiWorkerMirroredStrategy"
     assert waiting["message"] == f"{place}: worker:1 has not begun to connect; it is in train.py:{line - 1}, <module>"
-    run = hangs.json("runs")[-1]["run"]
-    programs = hangs.json("stack", run)["processes"]
+    run = cluster.json("runs")[-1]["run"]
+    programs = cluster.json("stack", run)["processes"]
     lines = {process["threads"][0]["frames"][-1]["line"]: process["pid"] for process in programs}
     assert sorted(lines) == [line - 1, line]
     os.kill(lines[line - 1], signal.SIGSTOP)
@@ -256,13 +253,13 @@ tf.distribute.MultiWorkerMirroredStrategy()  # WAITS HERE
     assert result["error"]["message"].startswith(f"{run} has not started within 15 s: {waiting['message']}")
 
 
-def test_a_member_that_ends_while_the_others_wait_for_it_ends_the_group(hangs: Sandbox) -> None:
+def test_a_member_that_ends_while_the_others_wait_for_it_ends_the_group(cluster: Sandbox) -> None:
     text = f"""{BEGIN}
 if os.environ["TFCLUSTER_TASK"] == "worker:1":
     sys.exit()
 tf.distribute.MultiWorkerMirroredStrategy()  # WAITS HERE
 """
-    error = hangs("launch", write(hangs, text), code=1).stderr
+    error = cluster("launch", write(cluster, text), code=1).stderr
     place = f"train.py:{line_of(text)} waits in MultiWorkerMirroredStrategy"
     assert f"note: {place}: worker:1 has ended (exit code 0)\n" in error
     assert f"\nerror: worker:1 has ended (exit code 0), and worker:0 cannot continue: {place}\n" in error
@@ -305,7 +302,7 @@ def test_the_last_worker_that_ends_while_a_coordinator_waits_for_one_ends_the_gr
 
 
 @pytest.mark.slow
-def test_a_member_that_has_nothing_left_to_do_may_end_early(hangs: Sandbox) -> None:
+def test_a_member_that_has_nothing_left_to_do_may_end_early(cluster: Sandbox) -> None:
     """The other one needs the ps alone, and waits there for longer than any diagnosis takes."""
     text = f"""{BEGIN}
 import json, threading
@@ -329,20 +326,20 @@ with tf.Graph().as_default(), tf.compat.v1.Session(server.target, config=options
     print(session.run(dequeued))
     timer.join()  # its own step may end after the one that it feeds
 """
-    result = hangs("launch", "--each", "worker,ps", write(hangs, text))
+    result = cluster("launch", "--each", "worker,ps", write(cluster, text))
     assert result.stdout == "worker:0 | 6.0\n"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("waits", [False, True])
-def test_a_member_that_is_frozen_is_named_when_the_time_is_over(hangs: Sandbox, waits: bool) -> None:
+def test_a_member_that_is_frozen_is_named_when_the_time_is_over(cluster: Sandbox, waits: bool) -> None:
     text = f"""{BEGIN}
 print("here", flush=True)
 if os.environ["TFCLUSTER_TASK"] == "worker:1" or {not waits}:
     time.sleep(1000)
 tf.distribute.MultiWorkerMirroredStrategy()  # WAITS HERE
 """
-    command = hangs.start("launch", "-o", "json", "--timeout", "10", write(hangs, text))
+    command = cluster.start("launch", "-o", "json", "--timeout", "10", write(cluster, text))
     events = map(json.loads, command.stdout)
     seen: dict[str, Any] = {}  # what the member prints may arrive before its event
     while not {"pid", "line"} <= seen.keys():
@@ -359,17 +356,17 @@ tf.distribute.MultiWorkerMirroredStrategy()  # WAITS HERE
 
 
 @pytest.mark.parametrize("env", mostly_slow([{}, {"OMP_NUM_THREADS": "3"}], fast=[{}]), ids=["warm", "fresh"])
-def test_a_strategy_that_needs_other_processes(hangs: Sandbox, env: dict[str, str]) -> None:
-    script = write(hangs, "import tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()\n")
-    error = hangs.start("run", script, "--epochs", "3", env=env).communicate(timeout=90)[1]
+def test_a_strategy_that_needs_other_processes(cluster: Sandbox, env: dict[str, str]) -> None:
+    script = write(cluster, "import tensorflow as tf\ntf.distribute.MultiWorkerMirroredStrategy()\n")
+    error = cluster.start("run", script, "--epochs", "3", env=env).communicate(timeout=90)[1]
     assert "line 2, in <module>" in error
     assert "RuntimeError: MultiWorkerMirroredStrategy requires a process for each worker" in error
     assert f"`tfcluster launch {script} --epochs 3`" in error
 
 
 @pytest.mark.parametrize("cold", mostly_slow([(), ("script", "--cold")], fast=[()]), ids=["warm", "fresh"])
-def test_a_server_that_needs_other_processes(hangs: Sandbox, cold: tuple[str, ...]) -> None:
-    addresses = [task["address"] for task in hangs.status()["tasks"] if task["job"] == "worker"]
+def test_a_server_that_needs_other_processes(cluster: Sandbox, cold: tuple[str, ...]) -> None:
+    addresses = [task["address"] for task in cluster.status()["tasks"] if task["job"] == "worker"]
     text = """
 import sys
 import tensorflow.compat.v1 as tf
@@ -378,24 +375,24 @@ tf.train.Server({"worker": ["localhost:0", "localhost:0"]}, job, index)
 print("one with an address of its own has started")
 tf.train.Server({"worker": workers}, job_name=job, task_index=index)
 """
-    script = write(hangs, text)
+    script = write(cluster, text)
     args = ["--job_name=worker", "--task_index", "0", f"--workers={','.join(addresses)}", "--steps=0"]
-    out, error = hangs.start("run", *cold, script, *args).communicate(timeout=90)
+    out, error = cluster.start("run", *cold, script, *args).communicate(timeout=90)
     assert out == "one with an address of its own has started\n"
     assert f"RuntimeError: {addresses[0]} is the address of a server of the cluster" in error
     words = "'--job_name={job}' --task_index '{index}' '--workers={worker_hosts}' --steps=0"
     assert f"type `tfcluster launch --each worker {script} {words}`" in error
 
 
-def test_a_strategy_without_other_workers_is_made(hangs: Sandbox) -> None:
+def test_a_strategy_without_other_workers_is_made(cluster: Sandbox) -> None:
     text = "import os\nimport tensorflow as tf\ndel os.environ['TF_CONFIG']\n"
-    script = write(hangs, f"{text}print(tf.distribute.MultiWorkerMirroredStrategy().num_replicas_in_sync)\n")
-    assert hangs("run", script).stdout == "1\n"
+    script = write(cluster, f"{text}print(tf.distribute.MultiWorkerMirroredStrategy().num_replicas_in_sync)\n")
+    assert cluster("run", script).stdout == "1\n"
 
 
 @pytest.mark.slow
-def test_of_a_script_that_computes_nothing_is_said(hangs: Sandbox) -> None:
-    kinds = {event["event"] for event in hangs.json_lines("run", write(hangs, HEALTHY))}
+def test_of_a_script_that_computes_nothing_is_said(cluster: Sandbox) -> None:
+    kinds = {event["event"] for event in cluster.json_lines("run", write(cluster, HEALTHY))}
     assert kinds <= {"run", "importing", "imported", "output", "result"}
 
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.clusters import Hosts
 from tests.conftest import Command, wait_for
-from tests.end_to_end.test_ssh import Over, over
 from tests.end_to_end.test_waits import BEGIN, QUICK, SESSION, line_of, write
+from tests.hosts import HostsSandbox
 
 NAMES = ("alpha", "beta")
 JOBS = "jobs:\n  chief: {tasks: 1, hosts: [alpha]}\n  worker: {tasks: 2, hosts: [beta]}\nrestart: {policy: never}\n"
@@ -27,64 +28,56 @@ pytestmark = (
 )  # tests/agent/test_waits.py and tests/client/test_wait_diagnosis.py have the same by parts
 
 
-@pytest.fixture(scope="module")
-def wide(needs_sshd: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Over]:
-    """A cluster over two hosts that look often at scripts; on beta, a file `other` is another TensorFlow."""
-    folder = tmp_path_factory.mktemp("wide")
-    other = f"""
+#: On a host, a file `other` in the home folder is another TensorFlow.
+OTHER = """
 import dataclasses
 original = AgentContext.status
 def status(self):
     found = original(self)
-    if self.host == "beta" and os.path.exists({str(folder / "other")!r}):
+    if os.path.exists(os.path.expanduser("~/other")):
         found = dataclasses.replace(found, hosts=(dataclasses.replace(found.hosts[0], tensorflow="2.13.0"),))
     return found
 AgentContext.status = status
 """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TEST_SETTINGS", json.dumps(QUICK))
-        patch.setenv("TEST_CHANGES", json.dumps({"tfcluster.agent.context": other}))
-        with over(folder, *NAMES) as sandbox:
-            sandbox("up", sandbox.spec(sandbox.text(NAMES, JOBS)))
-            yield sandbox
+HOSTS = Hosts(NAMES, JOBS, settings=QUICK, changes={"tfcluster.agent.context": OTHER})
 
 
-def wait_and_end(wide: Over) -> tuple[dict[str, Any], dict[str, Any]]:
+def wait_and_end(hosts: HostsSandbox) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run a script that waits until it is ended, and return its last event before, and its error."""
-    events = wide.json_lines("run", "--start-timeout", "2", write(wide, SESSION), code=124)
+    events = hosts.json_lines("run", "--start-timeout", "2", write(hosts, SESSION), code=124)
     waiting = [event for event in events if event["event"] == "waiting"]
     assert waiting[-1]["message"].startswith(f"train.py:{line_of(SESSION)} waits in Session.run: ")
     return waiting[-1], events[-1]["error"]
 
 
-def test_a_task_on_another_host_that_has_failed(wide: Over) -> None:
-    os.kill(wide.task("worker:1")["pid"], signal.SIGKILL)
-    wait_for(lambda: wide.task("worker:1", code=None)["state"] == "failed")
+def test_a_task_on_another_host_that_has_failed(hosts: HostsSandbox) -> None:
+    os.kill(hosts.task("worker:1")["pid"], signal.SIGKILL)
+    wait_for(lambda: hosts.task("worker:1", code=None)["state"] == "failed")
     try:
-        waiting, error = wait_and_end(wide)
+        waiting, error = wait_and_end(hosts)
     finally:
-        wide("restart", "worker:1", "--yes")
-        wide.wait_until("running")
+        hosts("restart", "worker:1", "--yes")
+        hosts.wait_until("running")
     hint = "`tfcluster logs -c wide worker:1` shows why; `tfcluster restart -c wide worker:1` restarts it."
     problem = "worker:1 on beta died (SIGKILL) and has failed"
     assert waiting["problems"] == [{"problem": problem, "hint": hint, "task": "/job:worker/task:1", "host": "beta"}]
     # What the leading host sees of it, which is all that a run without a command can tell.
-    address = f"worker:1 at {wide.task('worker:1')['address']} on beta"
+    address = f"worker:1 at {hosts.task('worker:1')['address']} on beta"
     assert f"{address} refuses connections: no server listens there" in error["message"]
 
 
-def test_a_task_on_another_host_whose_port_drops_what_arrives_and_one_without_a_route(wide: Over) -> None:
-    address = wide.task("worker:1")["address"]
-    alpha, beta = (wide.network.network[name] for name in NAMES)
-    alpha.ip("route", "add", "unreachable", wide.network.address("beta"))
+def test_a_task_on_another_host_whose_port_drops_what_arrives_and_one_without_a_route(hosts: HostsSandbox) -> None:
+    address = hosts.task("worker:1")["address"]
+    alpha, beta = (hosts.network.network[name] for name in NAMES)
+    alpha.ip("route", "add", "unreachable", hosts.network.address("beta"))
     try:
         reason = "No route to host, although it answers on beta"
-        assert f"on beta cannot be reached: {reason}" in wait_and_end(wide)[0]["message"]
+        assert f"on beta cannot be reached: {reason}" in wait_and_end(hosts)[0]["message"]
     finally:
-        alpha.ip("route", "del", "unreachable", wide.network.address("beta"))
+        alpha.ip("route", "del", "unreachable", hosts.network.address("beta"))
     with beta.dropping(int(address.rpartition(":")[2])):
-        waiting, error = wait_and_end(wide)
-    wide.wait_until("running")
+        waiting, error = wait_and_end(hosts)
+    hosts.wait_until("running")
     (problem,) = waiting["problems"]
     dropped = f"worker:1 at {address} on beta cannot be reached: connections are not answered (a firewall drops them"
     assert problem["problem"].startswith(dropped)
@@ -93,27 +86,27 @@ def test_a_task_on_another_host_whose_port_drops_what_arrives_and_one_without_a_
     assert dropped in error["message"]
 
 
-def test_a_host_with_another_tensorflow(wide: Over) -> None:
-    (wide.folder / "other").touch()
-    pid = wide.task("worker:1")["pid"]
+def test_a_host_with_another_tensorflow(hosts: HostsSandbox) -> None:
+    (hosts.network.home("beta") / "other").touch()
+    pid = hosts.task("worker:1")["pid"]
     os.kill(pid, signal.SIGSTOP)
     frozen = f"worker:1 on beta is frozen: a signal (SIGSTOP) has stopped its process, {pid}"
     try:
-        assert frozen in wide("stack", "worker:1").stdout
-        waiting, _ = wait_and_end(wide)
+        assert frozen in hosts("stack", "worker:1").stdout
+        waiting, _ = wait_and_end(hosts)
     finally:
         os.kill(pid, signal.SIGCONT)
-        (wide.folder / "other").unlink()
-        wide.wait_until("running")
+        (hosts.network.home("beta") / "other").unlink()
+        hosts.wait_until("running")
     problem, other = waiting["problems"]
     assert problem["problem"] == frozen
-    own = wide.status()["hosts"][0]["tensorflow"]
+    own = hosts.status()["hosts"][0]["tensorflow"]
     assert other["problem"] == f"host beta runs TensorFlow 2.13.0, alpha {own}"
     assert other["hint"].startswith(f"Install the same version everywhere (`pip install tensorflow=={own}`)")
 
 
-def waits_of(wide: Over, *arguments: str) -> tuple[Iterator[dict[str, Any]], Command]:
-    command = wide.start("launch", "-o", "json", *arguments, write(wide, STRATEGY))
+def waits_of(hosts: HostsSandbox, *arguments: str) -> tuple[Iterator[dict[str, Any]], Command]:
+    command = hosts.start("launch", "-o", "json", *arguments, write(hosts, STRATEGY))
     return map(json.loads, command.stdout), command
 
 
@@ -123,11 +116,11 @@ def read_until(events: Iterator[dict[str, Any]], problem: str) -> None:
     assert any(event["event"] == "waiting" and event["message"] == message for event in events), message
 
 
-def test_a_member_on_another_host_that_does_not_come(wide: Over) -> None:
+def test_a_member_on_another_host_that_does_not_come(hosts: HostsSandbox) -> None:
     """It does something else, then it is frozen; the leading host names it, and the time for the start ends all."""
-    events, command = waits_of(wide, "--start-timeout", "60")
+    events, command = waits_of(hosts, "--start-timeout", "60")
     read_until(events, "worker:1 on beta has not begun to connect")
-    processes = wide.json("stack", wide.json("runs")[-1]["run"])["processes"]
+    processes = hosts.json("stack", hosts.json("runs")[-1]["run"])["processes"]
     asleep = line_of(STRATEGY) - 1
     (pid,) = [each["pid"] for each in processes if each["threads"][0]["frames"][-1]["line"] == asleep]
     os.kill(pid, signal.SIGSTOP)
@@ -139,20 +132,20 @@ def test_a_member_on_another_host_that_does_not_come(wide: Over) -> None:
     assert result["error"]["hint"] == f"`kill -CONT {pid}` on beta resumes it."
 
 
-def test_the_time_for_the_start_ends_members_of_which_none_is_on_the_leading_host(wide: Over) -> None:
-    events, command = waits_of(wide, "--each", "worker", "--start-timeout", "8")
+def test_the_time_for_the_start_ends_members_of_which_none_is_on_the_leading_host(hosts: HostsSandbox) -> None:
+    events, command = waits_of(hosts, "--each", "worker", "--start-timeout", "8")
     read_until(events, "worker:1 on beta has not begun to connect")
     *_, result = events
     assert command.wait() == 124
     assert "has not started within 8 s: train.py:" in result["error"]["message"]
     assert result["error"]["message"].endswith("worker:1 on beta has not begun to connect")
-    wait_for(lambda: not [each for each in wide.network.processes().values() if each.endswith(" program")])
+    wait_for(lambda: not [each for each in hosts.network.processes().values() if each.endswith(" program")])
 
 
-def test_a_member_on_another_host_that_ends_while_the_others_wait_for_it(wide: Over) -> None:
+def test_a_member_on_another_host_that_ends_while_the_others_wait_for_it(hosts: HostsSandbox) -> None:
     text = STRATEGY.replace("time.sleep(1000)", "sys.exit()")
-    error = wide("launch", write(wide, text), code=1).stderr
+    error = hosts("launch", write(hosts, text), code=1).stderr
     waiting = f"train.py:{line_of(text)} waits in MultiWorkerMirroredStrategy"
     ended = "worker:1 on beta has ended (exit code 0)"
     assert f"\nerror: {ended}, and chief:0 on alpha, worker:0 on beta cannot continue: {waiting}\n" in error
-    wait_for(lambda: not [each for each in wide.network.processes().values() if each.endswith(" program")])
+    wait_for(lambda: not [each for each in hosts.network.processes().values() if each.endswith(" program")])

@@ -6,23 +6,16 @@ import json
 import os
 import re
 import signal
-from collections.abc import Iterator
 
-import pytest
-
-from tests.conftest import Command, Sandbox, make_sandbox
+from tests.clusters import Cluster
+from tests.conftest import Command, Sandbox
 from tests.screens import Terminal
 
 _UPTIME = r"^worker:0 .* ready +\d+ +(\S+s) "
 _SPEC = "name: small\njobs: {worker: {tasks: 1}}\n"
 
 
-@pytest.fixture
-def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """A cluster of one task."""
-    with make_sandbox(tmp_path_factory.mktemp("watch")) as sandbox:
-        sandbox("up", sandbox.spec(_SPEC))
-        yield sandbox
+CLUSTER = Cluster(_SPEC)
 
 
 def read_until(watch: Command, pattern: str) -> str:
@@ -35,11 +28,11 @@ def read_until(watch: Command, pattern: str) -> str:
     raise AssertionError(f"{pattern} was never printed: {text}")
 
 
-def test_a_pipe_gets_each_change_and_the_end_of_the_cluster_ends_it(small: Sandbox) -> None:
-    text, records = small.start("status", "--watch"), small.start("status", "-w", "-o", "json")
+def test_a_pipe_gets_each_change_and_the_end_of_the_cluster_ends_it(cluster: Sandbox) -> None:
+    text, records = cluster.start("status", "--watch"), cluster.start("status", "-w", "-o", "json")
     read_until(text, r"^worker:0 .* ready ")
     assert json.loads(records.stdout.readline())["tasks"][0]["restarts"] == 0
-    os.kill(small.task("worker:0")["pid"], signal.SIGKILL)
+    os.kill(cluster.task("worker:0")["pid"], signal.SIGKILL)
     shown = read_until(text, r"^worker:0 last ended with SIGKILL")
     assert "\nsmall  " in shown
     assert shown.count("\nTASK ") >= 1
@@ -47,25 +40,26 @@ def test_a_pipe_gets_each_change_and_the_end_of_the_cluster_ends_it(small: Sandb
         status = json.loads(line)
         if status["state"] == "running" and status["tasks"][0]["restarts"] == 1:
             break
-    small("down")
+    cluster("down")
     for watch in (text, records):
         rest = watch.stdout.read()
         assert watch.wait(60) == 3
         assert "Traceback" not in rest
         assert watch.stderr.read() == "error: cluster 'small' went down\nhint: `tfcluster up` starts it again.\n"
+    cluster("up")
 
 
-def test_it_ends_with_the_reader_of_the_pipe_although_nothing_changes(small: Sandbox) -> None:
+def test_it_ends_with_the_reader_of_the_pipe_although_nothing_changes(cluster: Sandbox) -> None:
     for options in ((), ("-o", "json")):
-        watch = small.start("status", "--watch", *options)
+        watch = cluster.start("status", "--watch", *options)
         assert watch.stdout.readline()
         watch.stdout.close()
         assert watch.wait(60) == 0
         assert watch.stderr.read() == ""
 
 
-def test_a_terminal_shows_the_status_in_one_place(small: Sandbox) -> None:
-    with Terminal([*small.command, "status", "--watch"], small.environment, small.folder, columns=120) as watch:
+def test_a_terminal_shows_the_status_in_one_place(cluster: Sandbox) -> None:
+    with Terminal([*cluster.command, "status", "--watch"], cluster.environment, cluster.folder, columns=120) as watch:
         (uptime,) = re.findall(_UPTIME, watch.wait_for(_UPTIME), re.MULTILINE)
         watch.wait_until(lambda text: re.findall(_UPTIME, text, re.MULTILINE) not in ([], [uptime]))
         text = watch.wait_for(_UPTIME)
