@@ -18,7 +18,7 @@ from tfcluster.os.netns import make_namespaces
 _WORKERS_PER_CORE = 2
 # The tests that start processes of the product, or TensorFlow servers, are in these folders or use these fixtures.
 _INTEGRATION_FOLDERS = {"end_to_end", "processes", "transport"}
-_INTEGRATION_FIXTURES = {"sandbox", "demo", "hosts", "pair", "local_run"}
+_INTEGRATION_FIXTURES = {"sandbox", "demo", "agents", "hosts", "local_run"}
 
 
 def is_worker(config: pytest.Config) -> bool:

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.agent.hosts import Hosts, hosts_in
-from tests.conftest import Sandbox
+from tests.agent.hosts import CLUSTER, Hosts, hosts_in
+from tests.conftest import Sandbox, make_sandbox
 from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.state.journal import Journal
+from tfcluster.client.rpc.agent_client import AgentClient
 from tfcluster.os.network import bind_all_addresses
+from tfcluster.transport.local import LocalTransport
 
 
 @pytest.fixture
@@ -32,6 +34,20 @@ def ports() -> Iterator[PortAllocator]:
 def hosts(sandbox: Sandbox) -> Iterator[Hosts]:
     with hosts_in(sandbox) as hosts:
         yield hosts
+
+
+@pytest.fixture(scope="module")
+def agents(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    """Two hosts whose agents have the module's TOPOLOGY up; its tests share them, and leave them ready."""
+    with make_sandbox(tmp_path_factory.mktemp("agents")) as sandbox, hosts_in(sandbox) as hosts:
+        hosts.up(request.module.TOPOLOGY)
+        yield hosts
+
+
+@pytest.fixture
+def client(agents: Hosts) -> AgentClient:
+    """What asks the agent of host a."""
+    return AgentClient(LocalTransport(CLUSTER, "a"))
 
 
 @pytest.fixture(autouse=True)

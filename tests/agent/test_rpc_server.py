@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.agent.hosts import CLUSTER, PI, Hosts, hosts_in, run_request, task_of, topology_of
-from tests.conftest import make_sandbox, running, wait_for
+from tests.agent.hosts import CLUSTER, PI, Hosts, run_request, task_of, topology_of
+from tests.conftest import running, wait_for
 from tfcluster.client.rpc.agent_client import AgentClient, ResponseStream
 from tfcluster.core.code import CodeLocation
 from tfcluster.errors import ClusterError
@@ -38,17 +38,8 @@ FOLLOW = EventsRequest(lines=0, since=None, follow=True, after={})
 WAIT = "import signal\nprint('waiting', flush=True)\nsignal.pause()\n"
 
 
-@pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    """Two hosts: host a has the only task, and a fork server that imports nothing."""
-    with make_sandbox(tmp_path_factory.mktemp("rpc")) as sandbox, hosts_in(sandbox) as hosts:
-        hosts.up(topology_of([task_of("worker:0", "a")]))
-        yield hosts
-
-
-@pytest.fixture
-def client(up: Hosts) -> AgentClient:
-    return AgentClient(LocalTransport(CLUSTER, "a"))
+#: Host a has the only task, and a fork server that imports nothing.
+TOPOLOGY = topology_of([task_of("worker:0", "a")])
 
 
 def submit(client: AgentClient, script: Path, text: str) -> tuple[ResponseStream[EventRecord, Done], str]:
@@ -63,7 +54,7 @@ def submit(client: AgentClient, script: Path, text: str) -> tuple[ResponseStream
     return run, identity
 
 
-def test_requests_are_served_side_by_side(up: Hosts, client: AgentClient, tmp_path: Path) -> None:
+def test_requests_are_served_side_by_side(agents: Hosts, client: AgentClient, tmp_path: Path) -> None:
     wait_for(lambda: not own_connections())  # the agent closes that of `up` a moment after the command did
     events, watch = client.stream(FOLLOW), client.stream(WatchRequest(600.0))
     assert isinstance(next(events), LogPositions)
@@ -117,12 +108,12 @@ def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_what_is_not_read_of_a_stream_piles_up_nowhere(up: Hosts, client: AgentClient, tmp_path: Path) -> None:
+def test_what_is_not_read_of_a_stream_piles_up_nowhere(agents: Hosts, client: AgentClient, tmp_path: Path) -> None:
     chatty = "for _ in range(40_000): print('0123456789' * 100)\n"
     run, identity = submit(client, tmp_path / "chatty.py", chatty)
     assert list(run)[-1].record["state"] == "succeeded"
 
-    agent = up.sandbox.recorded_agent("a")
+    agent = agents.sandbox.recorded_agent("a")
     before = resident_bytes(agent)
     unread = client.stream(AttachRequest(identity, 0, 0, cancel_on_disconnect=False))
     for _ in range(300):
@@ -144,7 +135,7 @@ def response_to(data: bytes) -> list[Message]:
     return [json.loads(line) for line in received.splitlines() if not line.startswith(encode_greeting().strip())]
 
 
-@pytest.mark.usefixtures("up")
+@pytest.mark.usefixtures("agents")
 def test_a_command_that_does_not_speak_the_protocol_gets_an_error() -> None:
     (answer,) = response_to(b'{"version": 2, "tfcluster": "0.1"}\n')
     assert answer["error"]["message"].endswith("and this command is tfcluster 0.1 (protocol 2)")
@@ -165,7 +156,7 @@ def outcome_of(request: Any) -> Message:
     return message
 
 
-@pytest.mark.usefixtures("up")
+@pytest.mark.usefixtures("agents")
 def test_a_command_that_attaches_again_is_answered_at_once(client: AgentClient, tmp_path: Path) -> None:
     run, identity = submit(client, tmp_path / "waits.py", WAIT)
     again = client.stream(AttachRequest(identity, 1, None, cancel_on_disconnect=False))
@@ -177,7 +168,7 @@ def test_a_command_that_attaches_again_is_answered_at_once(client: AgentClient, 
     run.close()
 
 
-@pytest.mark.usefixtures("up")
+@pytest.mark.usefixtures("agents")
 def test_a_wrong_request_fails_alone() -> None:
     requests = [
         {"method": "restart", "arguments": {"tasks": [], "grace": "hunter2"}},
@@ -212,19 +203,19 @@ def join_request(script: dict[str, Any], coordinator: str) -> JoinRequest:
     return JoinRequest("join-1", options, coordinator, "ab" * 32, CodeLocation("a" * 64, "x.py", ""))
 
 
-def test_odd_values_of_a_request_are_errors_without_a_traceback(up: Hosts) -> None:
+def test_odd_values_of_a_request_are_errors_without_a_traceback(agents: Hosts) -> None:
     for request in map(encode_request, odd_requests()):
         outcome = outcome_of(request)
         assert "error" in outcome, request
         assert "the agent failed" not in outcome["error"]["message"], request
     assert response_to(b'{"version": 1e400}\n'), "an error"
     for name in ("agent.log", "agent.stderr"):
-        assert "Traceback" not in (up.state_folder("a") / "logs" / name).read_text()
+        assert "Traceback" not in (agents.state_folder("a") / "logs" / name).read_text()
 
 
-def test_a_command_that_disconnects_at_once_leaves_nothing(up: Hosts) -> None:
+def test_a_command_that_disconnects_at_once_leaves_nothing(agents: Hosts) -> None:
     request = encode_greeting() + encode(encode_request(RunsRequest(None)))
-    agent = up.sandbox.recorded_agent("a")
+    agent = agents.sandbox.recorded_agent("a")
     before = len(os.listdir(f"/proc/{agent}/fd"))
     for _ in range(20):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -15,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.agent.hosts import PI, TASKS, Hosts, change, hosts_in, shorts, topology_of
-from tests.conftest import make_sandbox, wait_for
+from tests.agent.hosts import PI, TASKS, Hosts, change, shorts, topology_of
+from tests.conftest import wait_for
 from tfcluster.errors import ClusterError
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.protocol.api.cluster import DevicesReply, DevicesRequest, ReachRequest, RestartRequest, TopologyRequest
@@ -34,12 +33,7 @@ WITH_SECRET = tuple(
 )
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    """A cluster on both hosts, shared by tests that leave it ready."""
-    with make_sandbox(tmp_path_factory.mktemp("pair")) as sandbox, hosts_in(sandbox) as hosts:
-        hosts.up(topology_of(WITH_SECRET, warm=True))
-        yield hosts
+TOPOLOGY = topology_of(WITH_SECRET, warm=True)
 
 
 def holders(folder: Path) -> list[str]:
@@ -48,99 +42,101 @@ def holders(folder: Path) -> list[str]:
     return sorted(path.name for path in files if b"hunter2" in path.read_bytes())
 
 
-def test_secret_values_are_in_one_private_file_and_nowhere_else(pair: Hosts) -> None:
-    pair.ask("a", RestartRequest(("worker:0",), 1.0))
-    pair.wait_until_ready()
-    assert holders(pair.sandbox.folder / "state") == []
-    runtime = pair.sandbox.folder / "run" / "tfcluster"
+def test_secret_values_are_in_one_private_file_and_nowhere_else(agents: Hosts) -> None:
+    agents.ask("a", RestartRequest(("worker:0",), 1.0))
+    agents.wait_until_ready()
+    assert holders(agents.sandbox.folder / "state") == []
+    runtime = agents.sandbox.folder / "run" / "tfcluster"
     secrets = sorted(runtime.glob("*.secrets"))
     assert holders(runtime) == [path.name for path in secrets]
     assert [path.stat().st_mode & 0o777 for path in secrets] == [0o600] * 2
-    told = json.dumps([pair.status("a"), pair.status("b"), pair.events("a"), pair.events("b")], ensure_ascii=False)
+    told = json.dumps(
+        [agents.status("a"), agents.status("b"), agents.events("a"), agents.events("b")], ensure_ascii=False
+    )
     assert "hunter2" not in told
-    for pid, name in product(pair.sandbox.processes(), ("cmdline", "environ", "comm")):
+    for pid, name in product(agents.sandbox.processes(), ("cmdline", "environ", "comm")):
         with contextlib.suppress(OSError):  # it has just ended
             assert b"hunter2" not in Path(f"/proc/{pid}/{name}").read_bytes()
     for host in "ab":
-        observed = pair.observe(host)
+        observed = agents.observe(host)
         assert observed is not None
         assert observed.topology.tasks[1].env["TOKEN"] == SECRET, "by which a change is seen"
-    pair.release()
+    agents.release()
 
 
-def test_each_agent_reports_its_own_host(pair: Hosts) -> None:
-    a, b = pair.status("a"), pair.status("b")
+def test_each_agent_reports_its_own_host(agents: Hosts) -> None:
+    a, b = agents.status("a"), agents.status("b")
     assert (shorts(a), shorts(b)) == (["worker:0"], ["ps:0", "worker:1"])
     assert [host["host"] for host in a["hosts"] + b["hosts"]] == ["a", "b"]
     assert a["hosts"][0]["agent_pid"] != b["hosts"][0]["agent_pid"]
     assert a["hosts"][0]["tensorflow"] == b["hosts"][0]["tensorflow"] is not None
-    devices = decode(DevicesReply, pair.ask("b", DevicesRequest())).devices
+    devices = decode(DevicesReply, agents.ask("b", DevicesRequest())).devices
     assert {device.task for device in devices} == {"/job:ps/task:0", "/job:worker/task:1"}
-    topology = json.loads(json.dumps(to_json(pair.topology)))
+    topology = json.loads(json.dumps(to_json(agents.topology)))
     # Other tests keep servers through a change.
-    assert [{**pair.ask(host, TopologyRequest()), "kept": {}} for host in ("a", "b")] == [topology, topology]
+    assert [{**agents.ask(host, TopologyRequest()), "kept": {}} for host in ("a", "b")] == [topology, topology]
     with pytest.raises(ClusterError, match="no task 'worker:1'"):
-        pair.ask("a", RestartRequest(("worker:1",), 1.0))
-    wait_for(lambda: len(pair.sandbox.pids("fork server")) == 1)  # where runs start
-    assert not list(pair.state_folder("b").glob("logs/fork-server.log"))
+        agents.ask("a", RestartRequest(("worker:1",), 1.0))
+    wait_for(lambda: len(agents.sandbox.pids("fork server")) == 1)  # where runs start
+    assert not list(agents.state_folder("b").glob("logs/fork-server.log"))
 
 
-def test_servers_on_other_hosts_run_in_the_state_folder(pair: Hosts) -> None:
+def test_servers_on_other_hosts_run_in_the_state_folder(agents: Hosts) -> None:
     for host, task in ("a", "worker:0"), ("b", "worker:1"):
-        assert os.readlink(f"/proc/{pair.task(task)['pid']}/cwd") == str(pair.state_folder(host) / "files")
+        assert os.readlink(f"/proc/{agents.task(task)['pid']}/cwd") == str(agents.state_folder(host) / "files")
 
 
 @pytest.mark.slow
-def test_a_run_fails_with_the_task_that_it_loses_on_another_host(pair: Hosts) -> None:
+def test_a_run_fails_with_the_task_that_it_loses_on_another_host(agents: Hosts) -> None:
     """Its agent starts it again at once, so it is only by its server's number that the loss can be told."""
-    run = pair.run("expfit", EXPFIT)
+    run = agents.run("expfit", EXPFIT)
     while next(run).record["event"] != "progress":
         continue
-    os.kill(pair.task("worker:1")["pid"], signal.SIGKILL)
-    result = pair.result(run)
+    os.kill(agents.task("worker:1")["pid"], signal.SIGKILL)
+    result = agents.result(run)
     assert result["state"] == "failed"
-    address = pair.task("worker:1")["address"]
+    address = agents.task("worker:1")["address"]
     first, second = result["error"]["message"].splitlines()
     assert first.startswith(f"worker:1 at {address} on b ")
     assert second.startswith("after that, one of the tasks worker:0, worker:1, ps:0 was lost: ")
-    pair.wait_until_ready()
-    assert pair.result(pair.run("pi", PI))["state"] == "succeeded", "the next run finds the new server"
+    agents.wait_until_ready()
+    assert agents.result(agents.run("pi", PI))["state"] == "succeeded", "the next run finds the new server"
 
 
-def test_a_run_that_came_after_the_plan_is_not_lost_with_a_task_on_another_host(pair: Hosts) -> None:
-    run = pair.run("expfit", EXPFIT)
+def test_a_run_that_came_after_the_plan_is_not_lost_with_a_task_on_another_host(agents: Hosts) -> None:
+    run = agents.run("expfit", EXPFIT)
     identity = next(run).record["run"]
-    observed = pair.observe("a")
+    observed = agents.observe("a")
     assert observed is not None
-    desired = replace(pair.topology, kept=dict(observed.generations))
+    desired = replace(agents.topology, kept=dict(observed.generations))
     plan = replace(change(desired, observed), terminating=("/job:worker/task:1",), accepted_loss=())
-    assert pair.ask("a", plan) == {"conflict": f"the plan would also cancel run {identity}, if it uses these tasks"}
-    assert pair.ask("a", replace(plan, accepted_loss=(f"run {identity}, if it uses these tasks",))) == {
+    assert agents.ask("a", plan) == {"conflict": f"the plan would also cancel run {identity}, if it uses these tasks"}
+    assert agents.ask("a", replace(plan, accepted_loss=(f"run {identity}, if it uses these tasks",))) == {
         "conflict": None
     }
-    pair.release()
-    pair.ask("a", CancelRequest(identity))
-    assert pair.result(run)["state"] == "cancelled"
+    agents.release()
+    agents.ask("a", CancelRequest(identity))
+    assert agents.result(run)["state"] == "cancelled"
 
 
-def test_an_incomplete_upload_ends_a_run_that_is_not_cancelled_on_disconnect(pair: Hosts, tmp_path: Path) -> None:
+def test_an_incomplete_upload_ends_a_run_that_is_not_cancelled_on_disconnect(agents: Hosts, tmp_path: Path) -> None:
     parameters: dict[str, Any] = {"args": [], "path": "x.py", "argument": "x.py", "cwd": str(tmp_path), "seed": None}
-    run = pair.run("script", parameters, upload="x.py", cancel_on_disconnect=False)
+    run = agents.run("script", parameters, upload="x.py", cancel_on_disconnect=False)
     identity = next(run).record["run"]
     run.close()
-    again = pair.stream("a", AttachRequest(identity, 0, 0, cancel_on_disconnect=False))
+    again = agents.stream("a", AttachRequest(identity, 0, 0, cancel_on_disconnect=False))
     assert list(again)[-1].record["state"] == "cancelled"
 
 
-def test_a_failed_connection_is_reported_with_the_reason(pair: Hosts) -> None:
-    address = pair.task("worker:1")["address"]
+def test_a_failed_connection_is_reported_with_the_reason(agents: Hosts) -> None:
+    address = agents.task("worker:1")["address"]
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         silent = f"127.0.0.1:{closed.getsockname()[1]}"
-        replies = pair.ask("a", ReachRequest((address, silent, "[::1]:1"), 30.0))
+        replies = agents.ask("a", ReachRequest((address, silent, "[::1]:1"), 30.0))
     assert replies["failures"].keys() == {silent, "[::1]:1"}
     assert replies["failures"][silent] == "Connection refused"
-    assert pair.ask("a", ReachRequest((), 1.0)) == {"failures": {}, "sources": {}}
+    assert agents.ask("a", ReachRequest((), 1.0)) == {"failures": {}, "sources": {}}
 
 
 def can_connect(port: int) -> bool:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.agent.hosts import CLUSTER, hosts_in, run_request, task_of, topology_of
-from tests.conftest import make_sandbox, wait_for
+from tests.agent.hosts import run_request, task_of, topology_of
+from tests.conftest import wait_for
 from tfcluster import settings
 from tfcluster.agent.runs.reports import ReportReader, read_latest_metrics
 from tfcluster.client.rpc.agent_client import AgentClient
@@ -18,15 +15,8 @@ from tfcluster.core.states import RunState, TaskState
 from tfcluster.protocol.api.cluster import RestartRequest
 from tfcluster.protocol.api.runs import CancelRequest, RunsRequest
 from tfcluster.protocol.api.view import RunReport, ViewReply, ViewRequest
-from tfcluster.transport.local import LocalTransport
 
-
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentClient]:
-    """The agent of a host with one task."""
-    with make_sandbox(tmp_path_factory.mktemp("view")) as sandbox, hosts_in(sandbox) as hosts:
-        hosts.up(topology_of([task_of("worker:0", "a")]))
-        yield AgentClient(LocalTransport(CLUSTER, "a"))
+TOPOLOGY = topology_of([task_of("worker:0", "a")])
 
 
 def ask_until(client: AgentClient, known: ViewReply, is_there: Any) -> ViewReply:
