@@ -72,6 +72,9 @@ lint: .venv/installed
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/vulture
+	$(BIN)/vulture tests tfcluster docs
 
 BENCHMARKS = cluster_start status first_run run_nothing run_pi launch sweep pi mean linear restart journal idle held_agent dashboard hosts many_hosts many_tasks private forwarding
 
@@ -129,4 +132,4 @@ picture: .venv/installed
 	$(BIN)/python docs/make_dashboard_pictures.py
 
 clean:
-	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist .pytest_cache .mypy_cache .import_linter_cache .ruff_cache .hypothesis

@@ -1,101 +1,109 @@
-"""Every module is used, has short functions, and is in no circle of imports; test_layers.py has the rules."""
+"""What neither import-linter nor vulture can say of the package's modules; pyproject.toml has the rules of both."""
 
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Iterator, Mapping
+import graphlib
+import subprocess
+import sys
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
-import tfcluster
-from tests.test_layers import all_imports
+import grimp
+import pytest
+
+from tests.conftest import ROOT
+from tfcluster.cli import main
 from tfcluster.core.programs import BUNDLED
+from tfcluster.providers.requests import REQUESTS
 
-PACKAGE = Path(tfcluster.__file__).parent
+PACKAGE = ROOT / "tfcluster"
 MAX_FUNCTION_LINES = 50
-#: Modules that nothing imports: `python -m` starts the first, and the bootstrap program on a host the second.
-ENTRY_POINTS = {"tfcluster.__main__", "tfcluster.transport.remote.install"}
-#: The modules of bundled programs, which are imported by their names.
-PROGRAMS = {f"tfcluster.programs.{name}" for name in BUNDLED}
+#: Libraries whose import takes long, or that a machine may lack.
+LARGE = {"click", "cryptography", "grpc", "matplotlib", "numpy", "pathspec", "psutil", "pydantic", "rich", "tensorflow",
+         "textual", "yaml"}  # fmt: skip
+_LOAD = "import importlib, sys\nfor name in sys.argv[1:]:\n    importlib.import_module(name)\nprint(*sys.modules)"
+_GRAPH = grimp.build_graph("tfcluster", cache_dir=None)
+MODULES = _GRAPH.modules
 
 
-def name_of(path: Path, package: Path) -> str:
-    """Return the full name of the module in a file of a package."""
-    relative = path.relative_to(package.parent).with_suffix("")
-    return ".".join(relative.parts).removesuffix(".__init__")
+def loaded_by(modules: Collection[str]) -> set[str]:
+    """Return our modules, and the large libraries, that a Python has loaded when it has imported some modules."""
+    command = [sys.executable, "-c", _LOAD, *modules]
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout.split()
+    return {name for name in names if name in LARGE or name.startswith("tfcluster.")}
 
 
-def modules_in(package: Path) -> dict[str, Path]:
-    """Return the files of a package's modules by the modules' full names."""
-    return {name_of(path, package): path for path in sorted(package.rglob("*.py"))}
+def within(modules: Collection[str], *packages: str) -> set[str]:
+    """Return those of some modules that are in packages of ours, or are a library of these names."""
+    names = (*packages, *map("tfcluster.{}".format, packages))
+    return {module for module in modules if f"{module}.".startswith(tuple(f"{name}." for name in names))}
 
 
-def circles_in(imports: Mapping[str, set[str]]) -> list[str]:
-    """Return a circle of imports among the modules that are in one or import one; empty if there is none."""
-    remaining = {name: set(imported) for name, imported in imports.items()}
-    while free := [name for name, imported in remaining.items() if not imported & remaining.keys()]:
-        for name in free:
-            del remaining[name]
-    if not remaining:
-        return []
-    circle = [min(remaining)]
-    while circle[-1] not in circle[:-1]:
-        circle.append(min(remaining[circle[-1]] & remaining.keys()))
-    return circle[circle.index(circle[-1]) :]
+def test_commands_import_no_other_part_before_they_are_called() -> None:
+    commands = within(MODULES, "cli") - {"tfcluster.cli.script"}  # imported when it is asked for
+    others = loaded_by(commands) - commands
+    light = {"control_characters", "core", "core.programs", "core.text", "errors", "records", "settings", "version"}
+    assert others == {"click", *map("tfcluster.{}".format, light)}
 
 
-def long_functions_in(path: Path) -> Iterator[str]:
-    """Yield the functions of a module that have too many lines."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and length_of(node) > MAX_FUNCTION_LINES:
-            declares_options = path.stem in BUNDLED and node.name == "command"
-            if not declares_options:
-                yield node.name
-
-
-def length_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    """Return the lines of a function from `def` on, without its decorators."""
-    return (function.end_lineno or 0) - function.lineno + 1
-
-
-MODULES = modules_in(PACKAGE)
-
-
-def imports_by_module() -> dict[str, set[str]]:
-    """Return what each module imports of the package, at any depth and for the type checker, too."""
-    found: dict[str, set[str]] = {name: set() for name in MODULES}
-    for each in all_imports():
-        found[name_of(PACKAGE / each.at.partition(":")[0], PACKAGE)].update({each.module} & MODULES.keys())
-    return found
+@pytest.mark.parametrize(
+    ("imported", "refused"),
+    [
+        # Commands load them without TensorFlow, and hosts run them without click and rich.
+        ([f"programs.{name}" for name in BUNDLED], ["cli", "ui", *LARGE]),
+        # A host has none of these; what runs without a program does not wait for TensorFlow.
+        (["agent", "processes", "protocol", "transport"], ["programs", "spec", *(LARGE - {"psutil"})]),
+        # They are not installed everywhere, or only needed now and then.
+        (["client", "dashboard", "ui"], ["matplotlib", "numpy", "pathspec", "pydantic", "spec", "tensorflow", "yaml"]),
+    ],
+    ids=["programs", "hosts", "commands"],
+)
+def test_what_is_large_is_imported_only_when_it_is_needed(imported: list[str], refused: list[str]) -> None:
+    modules = within(MODULES, *imported)
+    assert within(loaded_by(modules), *refused) - modules == set()
 
 
 def test_no_two_modules_import_each_other() -> None:
-    assert circles_in(imports_by_module()) == []
-
-
-def started_by_name(name: str) -> bool:
-    """Return whether another module has the name of a module, or of its package and a variable, in a string."""
-    package, _, last = name.rpartition(".")
-    within = re.escape(package.rpartition(".")[0])  # such as `tfcluster.providers.{name}.provider`
-    names = re.compile(
-        rf"""\b{re.escape(name)}\b|["']{re.escape(package)}(\.{{|["'])|["']{within}\.{{[\w.]+}}\.{last}["']"""
-    )
-    return any(names.search(path.read_text()) for module, path in MODULES.items() if module != name)
+    graphlib.TopologicalSorter({name: _GRAPH.find_modules_directly_imported_by(name) for name in MODULES}).prepare()
 
 
 def test_every_module_is_imported() -> None:
-    imported = {name for names in imports_by_module().values() for name in names}
-    packages = {name for name, path in MODULES.items() if path.name == "__init__.py"}
-    unused = MODULES.keys() - imported - packages - ENTRY_POINTS
-    assert [name for name in unused if not (name in PROGRAMS or started_by_name(name))] == []
+    commands = {*main._COMMANDS, *(place.partition(":")[0] for place in main._LOCATIONS.values())}
+    started_by_name = {
+        *(f"tfcluster.cli.{name}" for name in commands),
+        *(f"tfcluster.programs.{name}" for name in BUNDLED),
+        *(f"tfcluster.providers.{name}.{part}" for name in REQUESTS for part in ("command", "host_side", "provider")),
+        *("tfcluster.__main__", "tfcluster.agent.start", "tfcluster.transport.remote.session"),
+    }
+    unused = {name for name in MODULES if not (_GRAPH.find_modules_that_directly_import(name) or is_package(name))}
+    assert unused - started_by_name == set()
+
+
+def is_package(module: str) -> bool:
+    return bool(_GRAPH.find_children(module))
+
+
+def test_what_an_agent_starts_is_told_its_folders() -> None:
+    """The environment of such a process may name other folders than the agent uses."""
+    folders = {"tfcluster.paths", "tfcluster.runtime_dir"}
+    lines = {
+        details["line_contents"]
+        for importer in within(MODULES, "processes", "programs")
+        for imported in _GRAPH.find_modules_directly_imported_by(importer) & folders
+        for details in _GRAPH.get_import_details(importer=importer, imported=imported)
+    }
+    assert {line.partition(" import ")[2] for line in lines} == {"LOCAL_HOST"}
+
+
+def long_functions_in(path: Path) -> Iterator[str]:
+    """Yield the functions of a module that have too many lines from `def` on, without those that declare options."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or 0) - node.lineno + 1
+            if length > MAX_FUNCTION_LINES and (path.stem not in BUNDLED or node.name != "command"):
+                yield f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}"
 
 
 def test_a_function_has_at_most_50_lines() -> None:
-    too_long = {f"{name}: {function}" for name, path in MODULES.items() for function in long_functions_in(path)}
-    assert too_long == set()
-
-
-def test_a_circle_is_found() -> None:
-    imports = {"a": {"b", "d"}, "b": {"c"}, "c": {"a"}, "d": set[str]()}
-    assert circles_in(imports) == ["a", "b", "c", "a"]
-    assert circles_in({**imports, "c": {"d"}}) == []
+    assert [function for path in sorted(PACKAGE.rglob("*.py")) for function in long_functions_in(path)] == []

@@ -14,7 +14,7 @@ from tfcluster.agent.runs.remote_tasks import RemoteTaskMonitor
 from tfcluster.agent.tasks.health import ProbeOutcome, ProbeResult
 from tfcluster.core.devices import Device
 
-W1, W2 = "/job:worker/task:1", "/job:worker/task:2"
+W1 = "/job:worker/task:1"
 TOPOLOGY = topology_of(
     [
         task_of("worker:0", "a", port=1),

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -46,8 +45,6 @@ with tf.Session(os.environ["TFCLUSTER_MASTER"]) as session:
         session.run(kept.assign(42))
     print("kept", session.run(kept))
 """
-
-Old = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")

@@ -14,13 +14,14 @@ import zlib
 from pathlib import Path
 from zipfile import ZipFile
 
+import grimp
 import pytest
 
 from tests.conftest import ROOT
-from tests.test_layers import all_imports
+from tfcluster.core.programs import BUNDLED
 from tfcluster.tf_install import PACKAGES_OF_TENSORFLOW
 from tfcluster.transport import provision
-from tfcluster.transport.provision import PARTS, bootstrap_command, code_bundle, code_hash
+from tfcluster.transport.provision import bootstrap_command, code_bundle, code_hash
 
 #: What a host's Python has besides its own library.
 BROUGHT = {module.partition(".")[0] for module in ("tensorflow", *PACKAGES_OF_TENSORFLOW)}
@@ -65,16 +66,18 @@ def test_it_can_be_imported_on_a_host(tmp_path: Path) -> None:
 
 
 def test_it_imports_only_what_a_host_has() -> None:
-    parts = {*(part.removesuffix(".py") for part in PARTS), "providers/base", "providers/host_side"}
-    # `tfcluster.connect` imports what hosts do not have; it is for the user's own Python.
-    needed = [each for each in all_imports() if each.part in parts - {"__init__"} and not each.typing]
-    others = [
-        f"{each.at} imports {each.module}"
-        for each in needed
-        if each.target is None and each.module.partition(".")[0] not in BROUGHT | sys.stdlib_module_names
-    ]
-    assert [re.sub(r":\d+", "", each) for each in others] == ["agent/meters.py imports psutil"]  # it works without it
-    assert [f"{each.at} imports {each.module}" for each in needed if each.target and each.target not in parts] == []
+    options = {"include_external_packages": True, "exclude_type_checking_imports": True}
+    graph = grimp.build_graph("tfcluster", **options, cache_dir=None)
+    modules = {path.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for path in shipped()}
+    # `tfcluster.connect` is for the user's own Python; the bundled programs declare their options in functions.
+    for_commands = {"tfcluster", *map("tfcluster.programs.{}".format, BUNDLED)}
+    at_hand = modules | BROUGHT | sys.stdlib_module_names
+    others = {
+        f"{module} imports {imported}"
+        for module in modules - for_commands
+        for imported in graph.find_modules_directly_imported_by(module) - at_hand
+    }
+    assert others == {"tfcluster.agent.meters imports psutil"}  # it works without it
 
 
 def test_an_old_python_can_read_how_it_begins_and_what_lies_there_is_not_imported(tmp_path: Path) -> None:

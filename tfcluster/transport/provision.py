@@ -27,7 +27,7 @@ from tfcluster.transport.session import SHELL_FAILED, open_session
 from tfcluster.transport.shell import ENVIRONMENT, REACHED, quote, quote_path, say
 from tfcluster.version import PROTOCOL, __version__
 
-#: The parts of the package that the agent and the transport need; see the layers in tests/test_layers.py.
+#: The parts of the package that the agent and the transport need; see the layers in pyproject.toml.
 PARTS = (
     *("__init__.py", "boot.py", "control_characters.py", "version.py", "errors.py", "settings.py", "tf_install.py"),
     *("paths.py", "private_network.py", "process_mark.py", "records.py", "reporting.py", "runtime_dir.py"),

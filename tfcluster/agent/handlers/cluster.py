@@ -436,7 +436,7 @@ class UnreadableCluster:
         raise ClusterError(
             f"{self._problem.message}; still running: {running or 'nothing of the cluster'}", hint=self._problem.hint
         )
-        yield  # makes this function an async generator
+        yield  # noqa: V201 - it makes this function an async generator
 
     async def down(self, request: DownRequest) -> Response[ClusterStatus, DownReply]:
         """Stop every process of the cluster, and remove the journal.
