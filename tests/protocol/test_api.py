@@ -20,6 +20,7 @@ from tfcluster.protocol.api import files as _files  # noqa: F401
 from tfcluster.protocol.api import logs as _logs  # noqa: F401
 from tfcluster.protocol.api import processes as _processes  # noqa: F401
 from tfcluster.protocol.api import runs as _runs  # noqa: F401
+from tfcluster.protocol.api import view as _view  # noqa: F401
 from tfcluster.protocol.api.cluster import DownRequest, RestartRequest, StatusRequest
 from tfcluster.protocol.serialization import decode, to_json
 
