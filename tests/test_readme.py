@@ -1,6 +1,6 @@
 """What the README and docs/ claim is run: their commands in order with what they print, their files, programs, links.
 
-Commands that need other machines are in `sh` blocks: of these, and of the specs, only what they say is checked.
+Commands that need other machines are in `sh` blocks: those for two hosts are run, the others must be understood.
 In a `console` block a line behind a command is one that it prints, or the id of the run that it leaves alone: where
 that id stands in later commands, the real one is meant. A block whose first line is `# NAME` is a file of that name.
 """
@@ -20,7 +20,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.conftest import ROOT, WITH_PLOTS, Sandbox, mostly_slow
+from tests.conftest import ROOT, WITH_PLOTS, Sandbox, mostly_slow, not_warm
+from tests.hosts import HERE, ssh_hosts
 from tfcluster.core.resolve import resolve_spec
 from tfcluster.errors import ExitCode
 from tfcluster.spec.hosts import HostSpec
@@ -31,6 +32,9 @@ DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md"))]
 WITH_COMMANDS = [document for document in DOCUMENTS if "```console" in document.read_text()]
 FOR_OTHER_MACHINES = [page for page in DOCUMENTS if "```sh\n" in page.read_text()]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+#: What `sh` blocks say that needs no other machine.
+RUN_HERE = ("tfcluster validate ", "tfcluster manifests pods.yaml  ", 'eval "$(tfcluster completion bash)"')
+COMMAND_PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 FILE = re.compile(r"# (\w+\.\w+)\n")
 
 
@@ -98,8 +102,7 @@ def run_commands(document: Path, sandbox: Sandbox) -> None:
     (sandbox.folder / "examples").symlink_to(ROOT / "examples")
     for name, text in files(document).items():
         (sandbox.folder / name).write_text(text)
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {**sandbox.environment, **WITH_PLOTS, "PATH": path}
+    environment = {**sandbox.environment, **WITH_PLOTS, "PATH": COMMAND_PATH}
     ids: dict[str, str] = {}
     for command in commands(document):
         for written, real in ids.items():
@@ -149,16 +152,44 @@ def test_every_spec_shown_can_be_laid_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("document", FOR_OTHER_MACHINES, ids=lambda document: document.stem)
-def test_commands_for_other_machines_are_understood(document: Path) -> None:
+def test_commands_for_other_machines_are_understood(document: Path, tmp_path: Path) -> None:
+    for name, text in files(document).items():
+        (tmp_path / name).write_text(text)
+    environment = {**os.environ, "PATH": COMMAND_PATH, "PYTHONPATH": str(ROOT)}
     for line in "".join(blocks(document, "sh")).splitlines():
-        if not line.startswith("tfcluster "):
-            continue
-        _, *words = shlex.split(line, comments=True)
-        assert {word for word in words if word.endswith(".yaml")} <= files(document).keys(), line
-        # Behind a script or module, --help would be an option of the script.
-        arguments = takewhile(lambda word: not word.endswith(".py") and word not in ("-m", "&&", "|", ">"), words)
-        told = [sys.executable, "-m", "tfcluster", *arguments, "--help"]  # unknown words are refused all the same
-        subprocess.run(told, cwd=ROOT, stdout=subprocess.DEVNULL, timeout=120, check=True)
+        words = shlex.split(line, comments=True)
+        told = ["bash", "-c", line]
+        if not line.startswith(RUN_HERE):
+            if words[:1] != ["tfcluster"]:
+                continue
+            assert {word for word in words if word.endswith(".yaml")} <= files(document).keys(), line
+            # Behind a script or module, --help would be an option of the script.
+            told = [*takewhile(lambda word: not word.endswith(".py") and word not in ("-m", "&&", "|", ">"), words)]
+            told.append("--help")  # unknown words are refused all the same
+        subprocess.run(told, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, timeout=120, check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.needs("sshd")
+def test_the_commands_for_two_hosts_work() -> None:
+    """Those of the README, then those of docs/hosts.md, with our addresses in place of theirs."""
+    documents = [README, ROOT / "docs" / "hosts.md"]
+    lines = [line for each in documents for line in "".join(blocks(each, "sh")).splitlines()]
+    commands = [*dict.fromkeys(line for line in lines if line.startswith(("tfcluster ", "ssh root@gpubox true")))]
+    assert len(commands) == 8, commands
+    with ssh_hosts("gpubox") as hosts:
+        spec = files(README)["two.yaml"].replace("10.0.0.10", hosts.address(HERE))
+        spec = spec.replace("10.0.0.11", hosts.address("gpubox")).replace("/opt/tf/bin/python", sys.executable)
+        (hosts.folder / "two.yaml").write_text(not_warm(spec.replace(", gpus: 1", "")))
+        environment = {**os.environ, **hosts.environment}
+        environment["PATH"] = f"{hosts.folder / 'bin'}:{COMMAND_PATH}"
+        for line in [*commands, "tfcluster down"]:
+            shorter = line.replace("--samples 1e10", "--samples 1e7")
+            result = subprocess.run(
+                hosts.command("bash", "-c", shorter),
+                cwd=hosts.folder, env=environment, capture_output=True, text=True, timeout=120, check=False,
+            )  # fmt: skip
+            assert result.returncode == 0, f"{line}\n{result.stdout}\n{result.stderr}"
 
 
 def test_the_keys_of_a_host_and_the_exit_codes_are_all_there() -> None:
