@@ -47,7 +47,7 @@ def describe(kind: Any) -> list[str]:
     if not is_dataclass(kind):
         return []
     hints = get_type_hints(kind)
-    return [kind.__name__, *(f"    {each.name}: {name_of(hints[each.name])}" for each in fields(kind) if each.init)]
+    return [name_of(kind), *(f"    {each.name}: {name_of(hints[each.name])}" for each in fields(kind) if each.init)]
 
 
 def describe_wire() -> str:
