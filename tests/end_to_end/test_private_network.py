@@ -41,16 +41,16 @@ def stranger(needs_root: None) -> Iterator[Account]:
         yield made
 
 
-def spec(sandbox: Sandbox, network: str, **counts: int) -> Path:
-    """Write a spec, with ports that nothing else on this machine uses."""
+def spec(network: str, **counts: int) -> str:
+    """Return a spec with ports that nothing else on this machine uses."""
     sockets = {job: [bind_free_port() for _ in range(count)] for job, count in counts.items()}
     jobs = {job: [f"localhost:{each.getsockname()[1]}" for each in ports] for job, ports in sockets.items()}
     for each in (each for ports in sockets.values() for each in ports):
         each.close()
-    return sandbox.spec(json.dumps({"name": "demo", "network": network, "jobs": jobs}))
+    return json.dumps({"name": "demo", "network": network, "jobs": jobs})
 
 
-CLUSTER = Cluster("name: demo\nnetwork: private\njobs: {ps: {tasks: 1}, worker: {tasks: 2}}\n", has_account=True)
+CLUSTER = Cluster(spec("private", ps=1, worker=2), has_account=True)
 
 
 def holder(sandbox: Sandbox) -> int:
@@ -154,7 +154,7 @@ def test_a_graph_of_another_account_reads_a_file_of_the_owner_only_if_the_networ
     network: str, stranger: Account, tmp_path: Path
 ) -> None:
     with account("tfc-o") as owner, sandbox_of(owner) as sandbox:
-        sandbox("up", spec(sandbox, network, worker=1))
+        sandbox("up", sandbox.spec(spec(network, worker=1)))
         secret = sandbox.folder / "secret"
         secret.touch(0o600)
         os.chown(secret, owner.uid, owner.uid)
@@ -217,7 +217,7 @@ def test_a_script_runs_inside(cluster: Sandbox) -> None:
 
 @pytest.mark.slow
 def test_without_its_network_no_task_is_started(sandbox: Sandbox) -> None:
-    sandbox("up", spec(sandbox, "private", worker=1))
+    sandbox("up", sandbox.spec(spec("private", worker=1)))
     before = sandbox.task("worker:0")
     sandbox.kill_agent()
     for pid in (holder(sandbox), before["pid"]):
