@@ -28,6 +28,8 @@ from tfcluster.os.process_handle import ProcessHandle, is_frozen
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "cluster.yaml"
+#: Programs that tests run.
+SCRIPTS = ROOT / "tests" / "scripts"
 COMMAND = (sys.executable, "-m", "tfcluster")
 #: The command, with the hosts elsewhere played on this machine.
 PLAYED = (sys.executable, "-m", "tests.played")

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.conftest import Sandbox
+from tests.conftest import SCRIPTS, Sandbox
 
 _STRATEGY = """
 import tensorflow as tf
@@ -47,43 +47,10 @@ def test_a_strategy_and_a_session_find_the_cluster_in_spite_of_a_proxy(demo: San
     assert python(demo, _STRATEGY).split() == ["/job:ps/replica:0/task:0/device:CPU:0", "21.0"]
 
 
-_RUNS = """
-import sys, tfcluster
-from tfcluster.errors import ClusterError
-cluster = tfcluster.connect("demo")
-assert len(cluster.devices()) == 3
-result = cluster.run("pi", samples=1e6, seed=7, devices=["/job:worker/task:0", "/job:worker/task:1"])
-assert result["samples"] == 10**6 and abs(result["pi"] - 3.14) < 0.1, result
-seen = []
-cluster.run("graph", "x + 1", x=2, on_event=seen.append)
-assert seen[-1]["result"]["value"] == 3, seen
-assert cluster.run("hello.py", "you", "--there") == {"exit_code": 0}
-try:
-    cluster.run("fails.py")
-except ClusterError as error:
-    print(error)
-for program, options in (("nothing", {}), ("pi", {"samples": "many"}), ("pi", {"x": 1})):
-    try:
-        cluster.run(program, **options)
-    except ClusterError as error:
-        print(int(error.exit_code))
-run = cluster.submit("pi", samples=1e6, seed=7)
-*_, last = cluster.attach(run)
-assert last["result"]["inside"] == result["inside"]
-cluster.cancel(run)
-events = cluster.events("pi", samples=1e13)
-run = next(events)["run"]
-events.close()
-*_, last = cluster.attach(run)
-assert last["state"] == "cancelled", last
-assert "tensorflow" not in sys.modules
-"""
-
-
 def test_runs_return_their_results(demo: Sandbox) -> None:
     (demo.folder / "hello.py").write_text("import sys; print('hello', *sys.argv[1:]); print('err', file=sys.stderr)")
     (demo.folder / "fails.py").write_text("raise ValueError('no such thing')")
-    output = python(demo, _RUNS).splitlines()
+    output = python(demo, (SCRIPTS / "connected_runs.py").read_text()).splitlines()
     assert output[0] == "hello you --there"
     assert "no such thing" in output[1]
     assert output[2:] == ["2", "2", "2"]

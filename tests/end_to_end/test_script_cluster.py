@@ -3,40 +3,8 @@
 from __future__ import annotations
 
 from tests.clusters import Cluster
-from tests.conftest import Sandbox
+from tests.conftest import SCRIPTS, Sandbox
 
-STRATEGY = """
-import tensorflow as tf
-
-resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-strategy = tf.distribute.ParameterServerStrategy(resolver)
-with strategy.scope():
-    weight = tf.Variable(0.0)
-coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-
-def read_numbers(context):
-    return tf.data.Dataset.range(100).batch(4)
-
-@tf.function
-def distribute_numbers():
-    return strategy.distribute_datasets_from_function(read_numbers)
-
-@tf.function
-def step(numbers):
-    def add(batch):
-        weight.assign_add(1.0)
-        return tf.reduce_sum(batch)
-    return strategy.run(add, args=(next(numbers),))
-
-numbers = iter(coordinator.create_per_worker_dataset(distribute_numbers))
-sums = [coordinator.schedule(step, args=(numbers,)) for _ in range(10)]
-coordinator.join()
-print("weight", weight.numpy(), weight.device)
-print("sums of batches:", all(int(each.fetch()) >= 6 for each in sums))
-file = open("result.txt", "w")
-file.write("42")
-def result(): return file  # its sessions and threads are still there when the interpreter ends and closes it
-"""
 SESSIONS = """
 import tensorflow.compat.v1 as tf
 
@@ -68,7 +36,7 @@ jobs:
 
 
 def test_a_parameter_server_strategy_has_the_script_as_its_chief(cluster: Sandbox) -> None:
-    cluster.spec(STRATEGY, "strategy.py")
+    cluster.spec((SCRIPTS / "guide_strategy.py").read_text(), "strategy.py")
     result = cluster("run", "script", "--timeout", "80", "strategy.py")
     printed = [line for line in result.stdout.splitlines() if line.startswith(("weight", "sums"))]
     assert printed == ["weight 10.0 /job:ps/replica:0/task:0/device:CPU:0", "sums of batches: True"]

@@ -13,15 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from tests import listening
-from tests.conftest import Sandbox, read_until, wait_for
+from tests.conftest import SCRIPTS, Sandbox, read_until, wait_for
 from tests.other_host import OtherHost, another_host
+
+#: The ways in which tests/scripts/listens.py listens.
+KINDS = {"chief", "server", "profiler", "socket", "fork", "exec"}
 
 
 @contextmanager
 def listening_script(sandbox: Sandbox) -> Iterator[dict[str, int]]:
     """A run that listens in every way; its ports by the way."""
-    sandbox.spec(listening.SCRIPT, "listens.py")
+    sandbox.spec((SCRIPTS / "listens.py").read_text(), "listens.py")
     command = sandbox.start("run", "listens.py", stderr=subprocess.STDOUT)
     yield json.loads(read_until(command.stdout, "PORTS")[-1].removeprefix("PORTS"))
     (sandbox.folder / "go").touch()
@@ -32,7 +34,7 @@ def listening_script(sandbox: Sandbox) -> Iterator[dict[str, int]]:
 @pytest.mark.needs("network")
 def test_only_this_machine_can_connect_to_a_script(demo: Sandbox) -> None:
     with another_host() as other:
-        assert answers(demo, other) == dict.fromkeys(listening.KINDS, "ConnectionRefusedError")
+        assert answers(demo, other) == dict.fromkeys(KINDS, "ConnectionRefusedError")
 
 
 @pytest.mark.slow
@@ -41,7 +43,7 @@ def test_every_machine_can_connect_to_an_open_cluster_and_its_scripts(sandbox: S
     sandbox("up", sandbox.spec("name: net\nnetwork: open\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 1}\n"))
     ports = [int(address.rpartition(":")[2]) for address in sandbox.tasks("address").values()]
     with another_host() as other:
-        assert answers(sandbox, other) == dict.fromkeys(listening.KINDS, "connected")
+        assert answers(sandbox, other) == dict.fromkeys(KINDS, "connected")
         assert [other.dial(port) for port in ports] == ["connected"] * 2
     sandbox("run", "pi", "--samples", "1000")
 

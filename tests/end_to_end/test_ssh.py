@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests import listening
 from tests.clusters import Hosts
 from tests.conftest import (
     HANG,
     HANGING_AGENT,
     RESUME,
+    SCRIPTS,
     lines_of,
     make_sandbox,
     read_until,
@@ -69,11 +69,10 @@ HOSTS = Hosts(
 )
 
 
-def test_what_tasks_and_scripts_listen_on_is_for_the_clusters_hosts_alone(hosts: HostsSandbox, tmp_path: Path) -> None:
-    (tmp_path / "listens.py").write_text(listening.SCRIPT)
-    command = hosts.start("run", tmp_path / "listens.py", stderr=subprocess.STDOUT)
+def test_what_tasks_and_scripts_listen_on_is_for_the_clusters_hosts_alone(hosts: HostsSandbox) -> None:
+    command = hosts.start("run", SCRIPTS / "listens.py", stderr=subprocess.STDOUT)
     ports = json.loads(read_until(command.stdout, "PORTS")[-1].removeprefix("PORTS"))
-    assert ports.keys() == listening.KINDS
+    assert len(ports) == 6
     machines, alpha = hosts.network.network, hosts.network.address("alpha")
     for port in (*ports.values(), int(hosts.task("ps:0")["address"].partition(":")[2])):
         assert dial(machines["beta"], alpha, port) == dial(machines["alpha"], alpha, port) == "connected"

@@ -9,42 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Command, Sandbox, mostly_slow, wait_for
+from tests.conftest import SCRIPTS, Command, Sandbox, mostly_slow, wait_for
 
-#: Prints `ready`, ends at the end of its input, and prints `end` if nothing has disturbed it.
-SCRIPT = """
-import multiprocessing, os, re, signal, sys, threading
-
-def sleep_in_thread():
-    os.read(reading, 1)
-
-def sleep_in_child():
-    os.read(reading, 1)
-
-def hold_the_lock():
-    re.match("(a+)+$", "a" * 60 + "b")  # in C, for ever
-
-if sys.argv[1:] == ["hold"]:
-    print("ready", flush=True)
-    hold_the_lock()
-reading, writing = os.pipe()
-mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
-assert handlers[signal.SIGURG] is signal.SIG_DFL and not mask and threading.active_count() == 1
-thread = threading.Thread(target=sleep_in_thread)
-thread.start()
-child = multiprocessing.get_context("fork").Process(target=sleep_in_child)
-child.start()
-other = os.posix_spawnp("sleep", ["sleep", "600"], dict(os.environ))
-print("ready", flush=True)
-line = sys.stdin.readline()
-os.write(writing, b"xx")
-thread.join()
-child.join()
-os.kill(other, 9)
-os.waitpid(other, 0)
-print("end", line.strip(), child.exitcode)
-"""
+SCRIPT = (SCRIPTS / "waits_in_threads.py").read_text()
 
 
 def start(demo: Sandbox, *arguments: str, env: dict[str, str] | None = None) -> tuple[Command, str]:

@@ -13,48 +13,13 @@ import pytest
 
 from tests import attack
 from tests.clusters import Hosts
-from tests.conftest import ROOT, mostly_slow
+from tests.conftest import ROOT, SCRIPTS, mostly_slow
 from tests.end_to_end.test_network_of_hosts import PORT, topology_of
 from tests.namespaces import Machine, Network
 from tfcluster.core.hosts import THIS_MACHINE, Host
 from tfcluster.protocol.serialization import to_json
 
 _ATTACK_SECONDS = 600.0
-
-# Starts the server of a task again and again, and prints how many starts had the stranger's file written.
-_START = """
-import json, os, signal, socket, sys, time
-from pathlib import Path
-from tfcluster.tf_install import find_tensorflow_library
-from tfcluster.core.topology import ClusterTopology
-from tfcluster.processes.servers.c_api import TensorFlow
-from tfcluster.protocol.serialization import decode
-from tfcluster.processes.servers.tf_server import serve
-topology = decode(ClusterTopology, json.loads(sys.argv[1]))
-target, starts, patience, written = Path(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]), 0
-tensorflow = TensorFlow(find_tensorflow_library())
-for _ in range(starts):
-    ours, theirs = socket.socketpair()
-    pid = os.fork()
-    if pid == 0:
-        ours.close()
-        try:
-            serve(tensorflow, topology, topology.tasks[0], target.with_name("log"), theirs, [target.parent])
-        finally:
-            os._exit(1)
-    theirs.close()
-    said = json.loads(ours.makefile().readline())
-    assert said == {"serving": True}, said
-    deadline = time.monotonic() + patience
-    while not target.exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    ours.close()
-    written += target.exists()
-    target.unlink(missing_ok=True)
-print(written)
-"""
 
 
 HOSTS = Hosts(strangers=("alpha", "beta", "stranger"), has_sshd=False)
@@ -86,7 +51,8 @@ def starts_with_a_file_written(
     several_hosts = (Host("alpha", alpha.ipv4, ssh="alpha"), Host("beta", beta.ipv4, ssh="beta"))
     topology = json.dumps(to_json(topology_of(word, *(several_hosts if several else (THIS_MACHINE,)))))
     target = folder / "written"
-    command = alpha.command(sys.executable, "-c", _START, topology, str(target), str(starts), str(patience))
+    program = (SCRIPTS / "serve_again_and_again.py").read_text()
+    command = alpha.command(sys.executable, "-c", program, topology, str(target), str(starts), str(patience))
     with attacking(stranger, alpha.ipv4, target):
         return int(subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, timeout=280, check=True).stdout)
 

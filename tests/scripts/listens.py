@@ -1,23 +1,33 @@
-"""A script that listens on a port in each way that a program may, and tells the ports."""
+"""Listens on a port in each way that a program may, prints `PORTS {kind: port}`, and ends when there is a file `go`."""
 
-#: Prints `PORTS {kind: port}`, and goes on until there is the file `go`.
-SCRIPT = """
-import json, multiprocessing, os, re, socket, subprocess, sys, threading, time
+import json
+import multiprocessing
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from multiprocessing.connection import Connection
+
 import tensorflow as tf
 
-def listen(connection=None):
+
+def listen(connection: "Connection[int, int] | None" = None) -> socket.socket:
     server = socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
     if connection is not None:
         connection.send(server.getsockname()[1])
         time.sleep(600)
     return server
 
-def free_port():
+
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("", 0))
-        return probe.getsockname()[1]
+        return int(probe.getsockname()[1])
 
-ports = {}
+
+ports: dict[str, int] = {}
 cluster = json.loads(os.environ["TF_CONFIG"])["cluster"]
 ports["chief"] = int(cluster["chief"][0].rpartition(":")[2])
 strategy = tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
@@ -34,12 +44,10 @@ ports["fork"] = ours.recv()
 http = subprocess.Popen(
     [sys.executable, "-u", "-m", "http.server", "0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
 )
-ports["exec"] = int(re.search(r"port (\\d+)", http.stdout.readline())[1])
+assert http.stdout is not None
+ports["exec"] = int(re.findall(r"port (\d+)", http.stdout.readline())[0])
 print("PORTS", json.dumps(ports), flush=True)
 while not os.path.exists("go"):
     time.sleep(0.05)
 http.kill()
 http.wait()
-"""
-
-KINDS = {"chief", "server", "profiler", "socket", "fork", "exec"}
