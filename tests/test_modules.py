@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import re
 import subprocess
 import sys
 from collections.abc import Collection, Iterator
@@ -13,8 +14,10 @@ import grimp
 import pytest
 
 from tests.conftest import ROOT
+from tfcluster import settings
 from tfcluster.cli import main
 from tfcluster.core.programs import BUNDLED
+from tfcluster.programs import settings as program_settings
 from tfcluster.providers.requests import REQUESTS
 
 PACKAGE = ROOT / "tfcluster"
@@ -107,3 +110,21 @@ def long_functions_in(path: Path) -> Iterator[str]:
 
 def test_a_function_has_at_most_50_lines() -> None:
     assert [function for path in sorted(PACKAGE.rglob("*.py")) for function in long_functions_in(path)] == []
+
+
+def has_unit(name: str, value: object) -> bool:
+    """Return whether a setting that needs a unit has it in its name."""
+    if isinstance(value, float | tuple):
+        return re.search(r"_SECONDS(_|$)|_FACTOR$", name) is not None
+    if isinstance(value, int) and value >= 1 << 12 and not name.endswith("_PORT"):
+        return re.search(r"_(SECONDS|MS|BYTES|NUMBERS|VALUES|ITEMS|MAX)(_|$)", name) is not None
+    return True
+
+
+def test_a_setting_has_its_unit_in_its_name_and_is_read_when_it_is_used() -> None:
+    values = {**vars(settings), **vars(program_settings)}
+    assert [name for name, value in values.items() if name.isupper() and not has_unit(name, value)] == []
+    copied = re.compile(
+        r"from tfcluster\.(programs\.)?settings import|^_?[A-Z_0-9]+ = settings\.[A-Z_0-9]+$", re.MULTILINE
+    )
+    assert [str(path) for path in PACKAGE.rglob("*.py") if copied.search(path.read_text())] == []

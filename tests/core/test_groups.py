@@ -22,6 +22,8 @@ from tfcluster.core.groups import (
     select_members,
     stop_delay,
 )
+from tfcluster.core.programs import BUNDLED, SCRIPT
+from tfcluster.core.runs import RunOptions
 from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
 from tfcluster.errors import ClusterError, ExitCode
 
@@ -153,3 +155,17 @@ def test_a_member_knows_its_host_and_the_members_that_train_with_it() -> None:
         assert tuple(each) == DISTRIBUTION_VARIABLES
     (alone,) = select_members(topology("worker:0"), [])
     assert distribution_variables(Group((alone,), {}, "", ""), alone, {"worker": ["localhost:1"]}) == {}
+
+
+PS_0, WORKER_0, WORKER_1 = "/job:ps/task:0", "/job:worker/task:0", "/job:worker/task:1"
+DEVICES = [f"/job:worker/replica:0/task:{task}/device:CPU:{cpu}" for task in (0, 1) for cpu in (0, 1)]
+
+
+@pytest.mark.parametrize("program", [*BUNDLED, SCRIPT])
+def test_some_programs_use_the_tasks_of_their_devices_alone_and_others_may_use_all(program: str) -> None:
+    used = [WORKER_0, WORKER_1] if program in ("pi", "mean") else [PS_0, WORKER_0, WORKER_1]
+    assert RunOptions(program, {}).used_tasks(DEVICES, [PS_0, WORKER_0, WORKER_1]) == used
+
+
+def test_the_members_of_a_group_use_no_servers() -> None:
+    assert RunOptions(SCRIPT, {}, jobs=()).used_tasks(DEVICES, [PS_0, WORKER_0, WORKER_1]) == []

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from pydantic import BaseModel
 
+from tests.agent.hosts import task_of
 from tests.core.clusters import topology_of
-from tfcluster.core.hosts import Host
-from tfcluster.core.topology import ClusterTopology, LogLimits, RestartPolicy, Task, matching_tasks
+from tfcluster import settings
+from tfcluster.core.environment import client_address
+from tfcluster.core.forwarding import Forwarding, forwarders_of, with_unique_ports
+from tfcluster.core.hosts import Host, is_same_place
+from tfcluster.core.topology import PRIVATE, ClusterTopology, LogLimits, RestartPolicy, Task, matching_tasks
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.spec.base import Key
@@ -232,3 +237,81 @@ def test_an_argument_that_names_nothing_is_a_usage_error_with_the_choices(name: 
     assert caught.value.message == f"no task {name!r}"
     assert caught.value.hint == "The tasks are ps:0, worker:0, worker:1, worker:10."
     assert caught.value.exit_code is ExitCode.USAGE
+
+
+TLS_HOSTS = (Host("a", "10.0.0.1", tls_port=4433), Host("b", "10.0.0.2", tls_port=4433))
+PRIVATE_CLUSTER = ClusterTopology("demo", "cluster.yaml", PRIVATE, (), hosts=TLS_HOSTS)
+
+
+def test_every_task_has_a_port_of_its_own_and_every_host_ports_for_programs() -> None:
+    tasks = (task_of("ps:0", "a"), task_of("worker:0", "b", port=2222), task_of("worker:1", "b"))
+    chosen = with_unique_ports(replace(PRIVATE_CLUSTER, tasks=tasks), None)
+    assert [task.port for task in chosen.tasks] == [2223, 2222, 2224]
+    ports = [set(host.program_ports) for host in chosen.hosts]
+    assert [len(each) for each in ports] == [settings.PROGRAM_PORTS] * 2
+    assert not ports[0] & ports[1]
+    # What is chosen stays, and what a running cluster still uses is not chosen again.
+    more = replace(chosen, tasks=(*chosen.tasks[1:], task_of("worker:2", "a")))
+    assert with_unique_ports(more, chosen).tasks[-1].port == 2225
+    assert with_unique_ports(chosen, chosen) == chosen
+    forwarders = forwarders_of(chosen)
+    assert set(forwarders["a"].ports) == {2223, *ports[0]}
+    routes = Forwarding("a", forwarders, Path("x"), 0.0).routes()
+    assert {routes[port] for port in routes} == {"b"}
+    assert {2222, 2224, *ports[1]} == set(routes)
+
+
+def test_a_client_has_an_address_that_the_other_hosts_reach() -> None:
+    chosen = with_unique_ports(replace(PRIVATE_CLUSTER, tasks=(task_of("ps:0", "a"), task_of("worker:0", "b"))), None)
+    port = chosen.program_ports_on("b")[0]
+    assert client_address(chosen, "b", port) == f"localhost:{port}"
+    assert port in forwarders_of(chosen)["b"].ports
+    assert client_address(replace(chosen, network="closed"), "b", 40000) == "10.0.0.2:40000"
+
+
+def test_two_tasks_with_the_same_port_are_refused_and_one_host_needs_no_forwarders() -> None:
+    tasks = (task_of("worker:0", "a", port=2222), task_of("worker:1", "b", port=2222))
+    with pytest.raises(ClusterError, match="worker:0 on a and worker:1 on b both have port 2222"):
+        with_unique_ports(replace(PRIVATE_CLUSTER, tasks=tasks), None)
+    assert forwarders_of(replace(PRIVATE_CLUSTER, hosts=TLS_HOSTS[:1])) == {}
+    assert forwarders_of(replace(PRIVATE_CLUSTER, network="closed")) == {}
+
+
+def reached(connect: str) -> Host:
+    return Host("beta", "10.0.0.2", connect=connect)
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ("/usr/bin/docker exec -i beta", "docker exec -i beta"),
+        ("docker exec -i beta", "/opt/docker/bin/docker exec -i beta"),
+        ("""/bin/sh -c 'exec "$0" "$@"' /usr/bin/srun -w beta""", """/bin/sh -c 'exec "$0" "$@"' srun -w beta"""),
+        ("docker  exec -i beta", "docker exec -i 'beta'"),
+    ],
+)
+def test_the_folder_of_a_program_on_path_is_no_part_of_a_place(before: str, now: str) -> None:
+    assert is_same_place(reached(before), reached(now))
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ("/opt/a/enter beta", "/opt/b/enter beta"),
+        ("docker exec -i beta", "podman exec -i beta"),
+        ("docker exec -i beta", "docker exec -i beta -u tf"),
+        ("docker exec -i beta", "docker exec -i gamma"),
+        ("docker exec -w /srv/tf -i beta", "docker exec -w tf -i beta"),
+        ("env -c line /usr/bin/enter", "env -c other enter"),
+    ],
+)
+def test_another_way_is_another_place(before: str, now: str) -> None:
+    assert not is_same_place(reached(before), reached(now))
+
+
+def test_the_state_folder_and_ssh_are_compared_as_they_are() -> None:
+    here = Host("beta", "10.0.0.2", ssh="beta", state="/srv/state")
+    assert is_same_place(here, Host("beta", "10.0.0.3", ssh="beta", state="/srv/state"))
+    assert not is_same_place(here, Host("beta", "10.0.0.2", ssh="beta", state="state"))
+    assert not is_same_place(here, Host("beta", "10.0.0.2", ssh="/usr/beta", state="/srv/state"))
+    assert not is_same_place(here, Host("beta", "10.0.0.2", connect="ssh beta", state="/srv/state"))

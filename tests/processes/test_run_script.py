@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
+from tests.conftest import ROOT
 from tfcluster.core.runs import RunOptions
 from tfcluster.processes.runs import load_variables
-from tfcluster.processes.runs.run_plan import RunPlan
+from tfcluster.processes.runs.program_process import enable_stack_dump
+from tfcluster.processes.runs.run_plan import STACKS, RunPlan
 from tfcluster.processes.runs.run_script import needs_fresh_interpreter
+from tfcluster.processes.runs.script_environment import describe_cluster, describe_run
+from tfcluster.programs.context import Context
 
 
 @pytest.fixture
@@ -113,3 +120,44 @@ def test_variables_that_are_set_too_late(monkeypatch: pytest.MonkeyPatch) -> Non
             *("HDF5_USE_FILE_LOCKING", "GOTO_NUM_THREADS", "NPY_DISABLE_CPU_FEATURES"),
             *("OMP_NUM_THREADS", "XLA_FLAGS"),
         ]
+
+
+DEVICES = ("/job:worker/replica:0/task:0/device:CPU:0", "/job:worker/replica:0/task:1/device:CPU:0")
+CONTEXT = Context(
+    "train-1",
+    {"ps": ["a:1"], "worker": ["a:2", "b:3"]},
+    DEVICES,
+    lambda *event, **fields: None,
+    head_address="a:2",
+    output_folder=Path("/runs/train-1/files"),
+)
+
+
+@pytest.mark.parametrize("seed", [None, 0, 7])
+def test_a_script_finds_its_run(seed: int | None) -> None:
+    own = {"TFCLUSTER_RUN": "train-1", "TFCLUSTER_OUTPUT": "/runs/train-1/files"}
+    assert describe_run(CONTEXT, seed) == {**own, **({} if seed is None else {"TFCLUSTER_SEED": str(seed)})}
+
+
+def test_a_script_finds_its_cluster() -> None:
+    variables = describe_cluster(CONTEXT)
+    assert (variables["TFCLUSTER_MASTER"], variables["TFCLUSTER_DEVICES"]) == ("grpc://a:2", ",".join(DEVICES))
+    config = json.loads(variables["TF_CONFIG"])
+    assert config["task"] == {"type": "chief", "index": 0}
+    assert {job: len(tasks) for job, tasks in config["cluster"].items()} == {"ps": 1, "worker": 2, "chief": 1}
+    documented = set(re.findall(r"^\| `(TF\w+)` \|", (ROOT / "docs" / "scripts.md").read_text(), re.MULTILINE))
+    assert documented == {"TFCLUSTER_CLUSTER", *variables, *describe_run(CONTEXT, 0)}
+
+
+def test_without_a_high_descriptor_the_file_is_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    opened: list[os.stat_result] = []
+
+    def refuse(fd: int, *arguments: int) -> int:
+        opened.append(os.fstat(fd))
+        raise OSError
+
+    monkeypatch.setattr(fcntl, "fcntl", refuse)
+    enable_stack_dump(tmp_path)
+    assert [each.st_ino for each in opened] == [(tmp_path / STACKS).stat().st_ino]
+    files = [os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")]
+    assert os.path.realpath(tmp_path / STACKS) not in files

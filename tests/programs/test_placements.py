@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from tfcluster.core.placements import parse_placement
+from tfcluster.core.run_events import PlacementEvent, to_record
 from tfcluster.errors import ClusterError
 from tfcluster.programs.context import Context, set_current_run
 from tfcluster.programs.placements import run_placed
@@ -102,3 +104,33 @@ def test_without_the_option_and_on_a_full_disk_the_step_is_as_usual(context: Con
         assert values["values"] == [18.0, 144.0, -17.0]
         assert placed["script-1/square"] == context.devices[0].replace("/replica:0", "")
     assert events == []
+
+
+WORKER_CPU = "/job:worker/replica:0/task:1/device:WORKER_CPU:0"
+RAW = f"train/while/cond/_0/Less: (Less): {WORKER_CPU}"
+LOGGED = f"I0000 00:00:1795290378.210415   12728 placer.cc:162] {RAW}"
+
+
+def test_a_line_of_the_placer_is_an_event_of_the_contract() -> None:
+    assert parse_placement(RAW) == PlacementEvent("train/while/cond/_0/Less", "Less", WORKER_CPU)
+    assert to_record(PlacementEvent("Mean", "Mean", WORKER_CPU)) == {
+        "event": "placement",
+        "op": "Mean",
+        "type": "Mean",
+        "device": WORKER_CPU,
+    }
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        LOGGED,  # the same once more
+        "",
+        "Started server with target: grpc://localhost:2223",
+        f"Less: (Less) {WORKER_CPU}",
+        "Less: (Less): somewhere",
+        f"my program says: (Less): {WORKER_CPU} or so",
+    ],
+)
+def test_lines_that_are_no_placements_are_passed_over(line: str) -> None:
+    assert parse_placement(line) is None

@@ -1,8 +1,10 @@
-"""JSON values into typed ones: what does not fit is named with its place, and a newer format is not damage."""
+"""JSON values into typed ones, records and errors: what does not fit is named with its place."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import traceback
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -11,8 +13,10 @@ from typing import Any, Optional
 
 import pytest
 
+from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.protocol.serialization import FORMAT, DecodeError, NewerFormatError, decode, from_stored, to_stored
+from tfcluster.records import record_class
 
 
 class Colour(StrEnum):
@@ -130,3 +134,70 @@ def test_what_an_older_version_has_stored_has_defaults_and_what_a_newer_one_has_
     assert from_stored(Outer, stored) == VALUE
     del stored["inner"]["colour"], stored["pair"], stored["more"]
     assert from_stored(Outer, stored) == VALUE
+
+
+def test_the_exit_codes_are_those_of_the_contract() -> None:
+    assert {code.name: code.value for code in ExitCode} == {
+        **{"DONE": 0, "FAILED": 1, "USAGE": 2, "NOT_RUNNING": 3, "UNHEALTHY": 4, "UNREACHABLE": 5},
+        **{"TIMED_OUT": 124, "INTERRUPTED": 130, "TERMINATED": 143},
+    }
+
+
+@pytest.mark.parametrize("code", list(ExitCode))
+def test_an_error_survives_its_way_from_the_agent(code: ExitCode) -> None:
+    error = ClusterError("two\nlines", hint="what to type", exit_code=code)
+    found = ClusterError.from_json(json.loads(json.dumps(error.to_json())))
+    assert (found.message, found.hint, found.exit_code) == ("two\nlines", "what to type", code)
+    assert isinstance(found.exit_code, ExitCode)
+
+
+def test_an_error_is_a_failure_without_a_hint_unless_told_otherwise_and_a_traceback_shows_it() -> None:
+    error = ClusterError("what happened")
+    assert (str(error), error.hint, error.exit_code) == ("what happened", "", ExitCode.FAILED)
+    error = ClusterError("there is no cluster", hint="`tfcluster up` starts one.")
+    assert traceback.format_exception_only(error)[-1].endswith(
+        "ClusterError: there is no cluster\nhint: `tfcluster up` starts one.\n"
+    )
+    assert str(ClusterError("there is no cluster")) == "there is no cluster"
+
+
+@record_class(frozen=True)
+class Point:
+    """A point, as `record_class` makes it."""
+
+    x: int
+    y: int = 0
+    seen: int = field(default=0, compare=False)
+    secret: str = field(default="", repr=False)
+
+
+Same = dataclasses.make_dataclass(
+    "Point",
+    [
+        ("x", int),
+        ("y", int, field(default=0)),
+        ("seen", int, field(default=0, compare=False)),
+        ("secret", str, field(default="", repr=False)),
+    ],
+    frozen=True,
+)
+
+
+def test_a_record_is_compared_hashed_and_shown_as_a_frozen_dataclass_is_also_a_subclass() -> None:
+    assert Point(1, seen=1) == Point(1, seen=2)
+    assert Point(1) != Point(2)
+    assert Point(1).__eq__((1, 0)) is NotImplemented
+    for values in ({"x": 1}, {"x": 2, "y": 3, "seen": 4, "secret": "s"}):
+        assert hash(Point(**values)) == hash(Same(**values))
+        assert repr(Point(**values)) == repr(Same(**values))
+        assert dataclasses.asdict(Point(**values)) == dataclasses.asdict(Same(**values))
+    assert dataclasses.replace(Point(1), y=2) == Point(1, 2)
+
+    @record_class(frozen=True)
+    class Named(Point):
+        """A point with a name."""
+
+        name: str = ""
+
+    assert Named(1, name="a") != Named(1, name="b")
+    assert Named(1) != Point(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ from tests.conftest import ROOT
 from tfcluster.core.hosts import Host
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.providers.slurm import jobs
+from tfcluster.providers.slurm import host_side, jobs
 from tfcluster.providers.slurm.job import SlurmJob
 from tfcluster.providers.slurm.request import SlurmSpec
 from tfcluster.transport.connector import CommandConnector
@@ -242,3 +243,22 @@ def test_the_job_is_what_the_spec_requests_and_slurm_is_asked_first_whether_it_a
         *("--account=physics", "--job-name=train", "--nodes=2", "--ntasks-per-node=1", "--time=8:00:00"),
         *("--partition=gpu", "--gres=gpu:2", "--no-requeue", "--output=/dev/null"),
     ]
+
+
+_ENDED = "that holds this node ended before it replied"
+
+
+@pytest.fixture
+def ended_holder(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection, holder = socket.socketpair()
+    holder.close()
+    monkeypatch.setattr(host_side, "_connect", lambda job: connection)
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+
+
+@pytest.mark.usefixtures("ended_holder")
+def test_a_holder_that_has_ended_is_not_joined_and_starts_nothing() -> None:
+    with pytest.raises(ClusterError, match=_ENDED):
+        host_side.SlurmHostSide({"id": 7, "squeue": "squeue", "grace": 0}).join(Path("/none"))
+    with pytest.raises(ClusterError, match=_ENDED):
+        host_side.HeldProcess(7, ["true"], {})
