@@ -23,6 +23,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import parallel, requirements
+from tests.project import Project, make_project
 from tfcluster.os import procfs
 from tfcluster.os.process_handle import ProcessHandle, is_frozen
 
@@ -466,6 +467,13 @@ def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
     """A sandbox whose clusters are taken down afterwards, with a check that nothing is left behind."""
     with make_sandbox(tmp_path) as sandbox:
         yield sandbox
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    """A folder in which commands are typed, in this process, before agents that the test plays."""
+    with make_project(tmp_path, monkeypatch) as project:
+        yield project
 
 
 @pytest.fixture(scope="session")

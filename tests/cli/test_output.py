@@ -14,9 +14,8 @@ import click
 import pytest
 
 import tfcluster
-from tfcluster.cli import output
-from tfcluster.cli.output import echo, echo_error, echo_json, echo_usage_error, require_consent
-from tfcluster.errors import ClusterError, usage_error
+from tfcluster.cli.output import echo, echo_error, echo_json, echo_usage_error
+from tfcluster.errors import ClusterError
 
 ROOT = Path(tfcluster.__file__).parent
 EVIL = "\x1b[2J\x1b]0;title\x07\x7f\x9b\u202e"
@@ -61,23 +60,6 @@ def test_an_error_and_its_hint_are_escaped_and_its_label_has_colour(
     assert capsys.readouterr().err == f"\x1b[31m\x1b[1merror: \x1b[0m{SHOWN}\nsecond line\nhint: {SHOWN}\n"
 
 
-def test_without_somebody_to_ask_nothing_is_done_that_needs_consent(monkeypatch: pytest.MonkeyPatch) -> None:
-    refusal = ClusterError("the variables of ps:0 would be lost")
-    monkeypatch.setattr(output, "confirm", lambda question: True)
-    with pytest.raises(ClusterError) as caught:  # the standard output of a test is no terminal
-        require_consent("Continue?", "text", refusal, "nothing was changed")
-    assert caught.value is refusal
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
-    with pytest.raises(ClusterError) as caught:  # whoever reads JSON is a program
-        require_consent("Continue?", "json", refusal, "nothing was changed")
-    assert caught.value is refusal
-    require_consent("Continue?", "text", refusal, "nothing was changed")
-    monkeypatch.setattr(output, "confirm", lambda question: False)
-    with pytest.raises(ClusterError, match=r"^nothing was changed"):
-        require_consent("Continue?", "text", refusal, "nothing was changed")
-
-
 def test_what_is_typed_and_is_no_text_is_no_bug() -> None:
     program = "from tfcluster.cli.output import prepare_streams; prepare_streams(); print(input())"
     environment = {**os.environ, "PYTHONPATH": str(ROOT.parent), "PYTHONIOENCODING": "utf-8:strict"}
@@ -101,15 +83,3 @@ def test_only_output_modules_write_text() -> None:
     writers = {str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py") if any(writes_of(path))}
     consoles = {"ui/console.py"}
     assert {each for each in writers if not each.startswith(AWAY)} == WRITERS | consoles
-
-
-@pytest.mark.parametrize(("output", "is_terminal"), [("text", False), ("json", True)])
-def test_a_question_that_nobody_can_answer_is_a_refusal(
-    output: str, is_terminal: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for stream in (sys.stdin, sys.stdout):
-        monkeypatch.setattr(stream, "isatty", lambda: is_terminal)
-    refusal = usage_error("this would lose variables", "Add --yes.")
-    with pytest.raises(ClusterError) as caught:
-        require_consent("Continue?", output, refusal, "nothing was changed")
-    assert caught.value is refusal

@@ -1,13 +1,221 @@
-"""What `up` asks before it changes hosts and tasks."""
+"""`up`, `scale` and `restart`: the plan, what they ask before something is lost, and what they say at the end."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Iterable
 
 import pytest
 
 from tests.core.clusters import topology_of
+from tests.fake_agent import WAIT
+from tests.project import Outcome, Project, Stream
+from tfcluster import settings
 from tfcluster.cli import up
+from tfcluster.core.hosts import OtherAccounts
 from tfcluster.core.plan import ActionKind, HostStep, PlannedAction
+from tfcluster.core.states import TaskState
+from tfcluster.core.status import LastExit
 from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.protocol.api import Reply
+from tfcluster.protocol.api.cluster import (
+    Allocation,
+    ApplyReply,
+    ApplyRequest,
+    Preparation,
+    PrepareRequest,
+    RestartRequest,
+)
+from tfcluster.protocol.api.logs import LogLine
+
+DEMO = "name: demo\njobs: {ps: {tasks: 1}, worker: {tasks: 2}}\n"
+TABLE = """\
+TASK      ADDRESS         STATE
+ps:0      localhost:2222  ready
+worker:0  localhost:2223  ready
+worker:1  localhost:2224  ready
+"""
+
+
+def ends_with(outcome: Outcome, stdout: str, code: int = 0) -> bool:
+    """Whether a command has ended like this, in some time."""
+    return outcome.code == code and re.sub(r" in \d+\.\d\d s\n$", " in N s\n", outcome.stdout).endswith(stdout)
+
+
+def test_the_spec_of_init_comes_up_and_goes_down(project: Project) -> None:
+    """And a dry run applies nothing."""
+    assert project.run("init").code == 0
+    valid = "cluster.yaml is valid: cluster 'project', 1 ps, 2 worker\n"
+    assert project.run("validate") == Outcome(0, valid, "")
+    plan = (
+        "OPERATION  TASK      HOST       ADDRESS         CAUSE\n"
+        "start      ps:0      localhost  localhost:2222  new\n"
+        "start      worker:0  localhost  localhost:2223  new\n"
+        "start      worker:1  localhost  localhost:2224  new\n"
+    )
+    assert project.run("up --dry-run") == Outcome(0, plan, "")
+    assert project.agent.asked(ApplyRequest) == []
+    assert ends_with(project.run("up"), f"{TABLE}project is up: 3 tasks started in N s\n")
+    assert project.run("up") == Outcome(0, "project is up already: nothing changed\n", "")
+    assert project.run("up --dry-run") == Outcome(0, "project is up already: nothing to do\n", "")
+    assert project.run("down").stdout == "project is down: 3 tasks stopped\n"
+
+
+def test_a_cluster_in_one_line_has_the_addresses_that_it_names(project: Project) -> None:
+    outcome = project.run("up --cluster-spec 'master|localhost:2190,worker|localhost:2191;localhost:2192'")
+    assert re.findall(r"(\S+:\d) +(localhost:\d+)", outcome.stdout) == [
+        ("master:0", "localhost:2190"),
+        ("worker:0", "localhost:2191"),
+        ("worker:1", "localhost:2192"),
+    ]
+
+
+LOSS = "stop ps:0 on localhost at localhost:2222: removed; LOST: the variables of ps:0\n"
+PLAN_OF_A_LOSS = (
+    "OPERATION  TASK  HOST       ADDRESS         CAUSE\n"
+    "stop       ps:0  localhost  localhost:2222  removed\n"
+    "LOST: the variables of ps:0\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "terminal", "typed", "code", "error", "is_applied"),
+    [
+        (
+            *("", False, "y\n", 2),
+            f"error: cluster 'demo' would lose the variables of ps:0: nothing was changed\n{LOSS}"
+            "hint: Add --yes to do it anyway; `--dry-run` shows the whole plan.\n",
+            False,
+        ),
+        ("-o json", True, "y\n", 2, "error: cluster 'demo' would lose the variables of ps:0", False),
+        ("", True, "n\n", 1, "Continue and lose that? [y/N]: error: nothing was changed\n", False),
+        ("", True, "y\n", 0, "Continue and lose that? [y/N]: ", True),
+        ("--yes", False, "", 0, "", True),
+        ("--dry-run", False, "", 0, "", False),
+    ],
+    ids=["script", "JSON is for programs", "no", "yes", "--yes", "--dry-run"],
+)
+def test_nothing_is_lost_without_consent(
+    project: Project, options: str, terminal: bool, typed: str, code: int, error: str, is_applied: bool
+) -> None:
+    project.bring_up(DEMO)
+    project.file("cluster.yaml", DEMO.replace("ps: {tasks: 1}, ", ""))
+    outcome = project.run(f"up {options}", typed=typed, terminal=terminal, env={"NO_COLOR": "1", "TERM": "dumb"})
+    assert outcome.code == code
+    assert error in outcome.stderr
+    assert ("json" in options) or outcome.stdout.startswith(PLAN_OF_A_LOSS)
+    assert bool(project.agent.asked(ApplyRequest)) is is_applied
+
+
+def test_a_scale_that_servers_must_learn_of_names_what_it_loses_and_how_to_avoid_it(project: Project) -> None:
+    project.bring_up(DEMO)
+    outcome = project.run("scale worker=3")
+    assert outcome.code == 2
+    assert outcome.stderr == (
+        "error: cluster 'demo' would lose the variables of ps:0: nothing was changed\n"
+        "restart ps:0 on localhost at localhost:2222: it must know the address of worker:2; "
+        "LOST: the variables of ps:0\n"
+        "hint: Add --yes to do it anyway; `--dry-run` shows the whole plan. A job that was started with `max: N` in "
+        "the spec can grow to N tasks without any restart.\n"
+    )
+    assert ends_with(project.run("scale worker=1"), "demo is up: 1 task stopped in N s\n")
+
+
+def test_another_command_that_was_faster_has_the_change_planned_again(project: Project) -> None:
+    project.file("cluster.yaml", DEMO)
+    project.agent.answer(ApplyRequest, [Reply(ApplyReply("it is up by now"))], project.agent.usual)
+    assert ends_with(project.run("up"), f"{TABLE}demo is up: 3 tasks started in N s\n")
+    assert len(project.agent.asked(ApplyRequest)) == 2
+
+
+def test_tasks_that_are_not_ready_in_time_are_named_with_what_they_have_printed(project: Project) -> None:
+    project.bring_up(DEMO)
+    project.agent.states = {"worker:1": TaskState.STARTING}
+    project.agent.logs = [LogLine("worker:1", 1.0, "loading", None)]
+    project.patch.setattr(settings, "LATE_TASK_SECONDS", 0.05)
+    for line, code, within in (("up", 4, "0.2"), ("wait --ready", 124, r"0\.[01]\d*")):
+        outcome = project.run(f"{line} --timeout 0.2")
+        assert outcome.code == code
+        assert re.search(
+            rf"error: cluster 'demo' is not ready: 2 of 3 tasks are ready within {within} s\n"
+            r"worker:1 at localhost:2224 on localhost is starting\n  loading\n",
+            outcome.stderr,
+        )
+        assert outcome.stderr.startswith("demo: 2 of 3 tasks ready, waiting for worker:1\nworker:1 | loading\n") is (
+            line == "up"
+        )
+
+
+def test_a_task_that_has_failed_is_named_with_its_exit_and_the_end_of_its_log(project: Project) -> None:
+    project.bring_up(DEMO)
+    project.agent.states = {"worker:1": TaskState.FAILED}
+    project.agent.last_exit = LastExit("SIGSEGV", 0.0, "no CUDA", ("loading [/usr/lib]", "Segmentation fault"))
+    outcome = project.run("wait --ready")
+    assert outcome == Outcome(
+        4,
+        "",
+        "error: cluster 'demo' is not ready: 2 of 3 tasks are ready\n"
+        f"worker:1 at localhost:2224 on localhost is failed ({project.agent.last_exit}): no CUDA\n"
+        "  loading [/usr/lib]\n"
+        "  Segmentation fault\n"
+        "hint: `tfcluster up` tries the failed tasks again, `tfcluster down` stops the rest, `tfcluster logs TASK` "
+        "shows a whole log.\n",
+    )
+    assert project.run("wait --ready ps") == Outcome(0, "demo: 1 task ready\n", "")
+
+
+def test_the_note_on_other_accounts_is_repeated_after_a_day(project: Project) -> None:
+    def prepare(request: PrepareRequest, host: str) -> Iterable[object]:
+        tasks = request.topology.tasks
+        allocation = Allocation({task.name: 2222 + number for number, task in enumerate(tasks)}, {})
+        return Preparation("2.21.0", allocation, (), OtherAccounts("me", 1, ("anna",))), WAIT
+
+    project.file("cluster.yaml", DEMO)
+    project.agent.answer(PrepareRequest, prepare)
+    note = (
+        "note: this machine: 1 other account can log in there (anna): it can connect to this cluster's servers through "
+        "127.0.0.1 and run code as me. `network: private` in the spec keeps them out.\n"
+    )
+    assert project.run("up --dry-run").stderr == note
+    assert project.run("up").stderr == note
+    assert "note:" not in project.run("up").stderr, "no server was started"
+    project.run("down")
+    assert "note:" not in project.run("up").stderr, "it was said today"
+    project.run("down")
+    project.patch.setattr(settings, "NOTE_REPEAT_SECONDS", 0)
+    assert project.run("up").stderr == note
+
+
+@pytest.mark.parametrize(
+    ("line", "terminal", "typed", "code", "error", "restarted"),
+    [
+        (
+            *("restart", False, "y\n", 2),
+            "error: cluster 'demo' would lose the variables of ps:0: nothing was restarted\n"
+            "hint: Add --yes to restart anyway.\n",
+            [],
+        ),
+        ("restart", True, "n\n", 1, "LOST: the variables of ps:0\nContinue and lose that? [y/N]: error: nothing", []),
+        ("restart --yes", False, "", 0, "LOST: the variables of ps:0\n", [("ps:0", "worker:0", "worker:1")]),
+        ("restart worker", False, "", 0, "", [("worker:0", "worker:1")]),
+        ("restart worker --rolling", False, "", 0, "", [("worker:0",), ("worker:1",)]),
+    ],
+)
+def test_restart(
+    project: Project,
+    line: str,
+    terminal: bool,
+    typed: str,
+    code: int,
+    error: str,
+    restarted: list[tuple[str, ...]],
+) -> None:
+    project.bring_up(DEMO)
+    outcome = project.run(line, typed=typed, terminal=terminal, env={"NO_COLOR": "1", "TERM": "dumb"})
+    assert outcome.code == code
+    assert outcome.stderr.startswith(error)
+    assert [request.tasks for request in project.agent.asked(RestartRequest)] == restarted
+
 
 TASK = topology_of("jobs: {ps: {tasks: 1}}").tasks[0]
 STEP = HostStep("host1 must be replaced", ("the runs on host1",), "Or give it another `name:`.")
@@ -18,22 +226,22 @@ def options(*, yes: bool = False) -> up.ChangeOptions:
     return up.ChangeOptions(dry_run=False, yes=yes, timeout=1.0, output="text")
 
 
-def test_what_hosts_and_tasks_lose_is_shown_and_asked_for_once(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(up, "can_ask", lambda output: True)
-    monkeypatch.setattr(up, "require_consent", lambda question, *others: asked.append(question))
+def test_what_hosts_and_tasks_lose_is_shown_and_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = {name: Stream(b"y\ny\n" * (name == "stdin"), is_terminal=True) for name in ("stdin", "stdout", "stderr")}
+    for name, stream in streams.items():
+        monkeypatch.setattr(f"sys.{name}", stream)
     given = options()
     up._confirm_hosts("c", (STEP, RESTART), given)
-    assert capsys.readouterr().err.splitlines() == [str(STEP), str(RESTART)]
     up._confirm_hosts("c", (STEP,), given)
     up._confirm_losses("c", (RESTART,), given)
-    assert asked == ["Continue and lose that?"]
+    question = "Continue and lose that? [y/N]: "
+    said = "".join(stream.text() for name, stream in streams.items() if name != "stdin")
+    assert said.count(question) == 1
+    assert said.splitlines()[:2] == [str(STEP), str(RESTART)]
     more = PlannedAction(ActionKind.STOP, TASK, "removed", ("run pi-1",))
     up._confirm_losses("c", (RESTART, more), given)
-    assert len(asked) == 2, "another loss is another question"
-    assert capsys.readouterr().err == ""
+    said = "".join(stream.text() for name, stream in streams.items() if name != "stdin")
+    assert said.count(question) == 2, "another loss is another question"
 
 
 def test_without_anybody_to_ask_all_losses_are_refused_at_once() -> None:

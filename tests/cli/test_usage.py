@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterator
-from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
-from click.testing import CliRunner
 
-from tfcluster.cli.main import cli
-from tfcluster.errors import ClusterError
-from tfcluster.transport import local
+from tests.project import Project
 
 WRONG = {
     "up": "there is no cluster.yaml here, and no spec was given\nhint: `tfcluster init`",
-    "up nowhere.yaml": "nowhere.yaml: no such file or directory",
+    "up nowhere.yaml": "error: nowhere.yaml: no such file or directory\nhint: ",
     "up .": ".: is a directory",
     "up --cluster-spec 'worker|nowhere'": "the task's address is not on this machine: 'nowhere'",
     "up --timeout -1": "--timeout",
@@ -26,7 +20,6 @@ WRONG = {
     "scale worker=1 worker=2": "two numbers of tasks, 1 and 2",
     "stauts": "Did you mean 'status'?",
     "status -o xml": "'xml' is not one of 'text', 'json'",
-    "down --all -c x": "not both",
     "logs -c ../../etc": "'../../etc' cannot be the name of a cluster\nhint: ",
     "logs --since yesterday": "'yesterday' is not a time (10m, ",
     "logs --since 1m --until 1h": "exchange them",
@@ -44,21 +37,34 @@ WRONG = {
     "launch --workers 2 elf": "elf is a compiled program (ELF), not a Python script\nhint: `tfcluster exec -- ./elf`",
     "run ./train.sh": "./train.sh is a script of /bin/sh",
     "run ./wheel.whl": "./wheel.whl is an archive without __main__.py\nhint: `python -m zipapp`",
-    "run empty": "A script is named by its path: cli run ./empty",
+    "run empty": "A script is named by its path: tfcluster run ./empty",
     "run ./empty": "'./empty': is a folder without __main__.py",
     "run --detatch one.py": "--detach",
     "run --detatch -m one": "--detach",
     "run pie": "Did you mean 'pi'?",
     "run pi --timeout nan": "nan is not a finite number",
     "run pi --timeout 1e10": "1e10 is more than 1e+09",
+    **{
+        f"run pi --samples={number}": "'--samples'"
+        for number in ("0", "-5", "1.5", "1e99", "nan", "many", "1e999999999")
+    },
+    "run train --epochs 3": "No such command 'train'. A script is named by its path: tfcluster run ./train\n",
+    "run nothing": "nothing",
+    "run --samples 3 pi": "A program's options come after its name: tfcluster run pi",
+    "run --more 3 mean": "A program's options come after its name: tfcluster run mean",
+    "run --name pi none.py": "'none.py': no such file",
+    "run --seed": "Option '--seed' requires an argument",
+    "run graph 1+": "expression:1:3:",
+    "run graph --x 5 y=1": "x is given a value, but the expression has no x",
     "run graph 'x = 5; y + 1'": (
         "error: expression:1:8: y has no value\n  x = 5; y + 1\n         ^\nhint: Names with a value here: x."
     ),
     "run graph --device y2": "'y2' is not NAME=DEVICE",
     "run graph --x nan": "nan is not a finite number",
     "run expfit --plot curve.gif": "does not end in .png",
-    "run expfit --compare --mode single": "leave out --mode",
-    "run expfit --detach --plot curve.png": "--plot cannot be combined with --detach",
+    "run expfit --compare --mode single": "--compare trains in every mode; leave out --mode.",
+    "run expfit --mode single --compare": "--compare trains in every mode; leave out --mode.",
+    "run expfit --detach --plot curve.png": "cannot be combined with --detach: this command draws the run's losses",
     "run expfit --lr nan": "'--lr'",
     "run linear --data missing.csv": "missing.csv",
     "run linear --steps 10 --epochs 2": "--steps and --epochs",
@@ -69,37 +75,25 @@ WRONG = {
 }
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A folder with scripts, where no cluster is known; the agents that `up` has started early end with a test."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
-        monkeypatch.setenv(name, str(tmp_path))
-    Path("one.py").touch()
-    Path("train.sh").write_text("#!/bin/sh\necho $HOME\n")
-    Path("elf").write_bytes(b"\x7fELF\2\1\1\0")
-    Path("empty").mkdir()
-    with ZipFile("wheel.whl", "w") as archive:
+@pytest.fixture
+def folder(project: Project) -> Project:
+    """A folder with scripts, where no cluster is known."""
+    for name in ("one.py", "empty/readme", "train"):
+        project.file(name)
+    project.file("train.sh", "#!/bin/sh\necho $HOME\n")
+    (project.folder / "elf").write_bytes(b"\x7fELF\2\1\1\0")
+    with ZipFile(project.folder / "wheel.whl", "w") as archive:
         archive.writestr("train/__main__.py", "")
-    yield
-    local.kill_prestarted_agent()
+    return project
 
 
-def refuse(command: str) -> tuple[int, str]:
-    """Return the exit code of a command and what it says."""
-    result = CliRunner().invoke(cli, shlex.split(command))
-    error = result.exception
-    if isinstance(error, ClusterError):
-        return int(error.exit_code), f"error: {error.message}\nhint: {error.hint}"
-    assert isinstance(error, SystemExit), error
-    return result.exit_code, result.output
-
-
-@pytest.mark.parametrize("command", WRONG)
-def test_wrong_usage(command: str) -> None:
-    code, message = refuse(command)
-    assert WRONG[command] in message
-    assert code == 2
+@pytest.mark.parametrize("line", WRONG)
+def test_wrong_usage(folder: Project, line: str) -> None:
+    outcome = folder.run(line)
+    assert (outcome.code, outcome.stdout) == (2, "")
+    assert WRONG[line] in outcome.stderr
+    assert "TFCLUSTER_" not in outcome.stderr, "a variable that is not set is not blamed"
+    assert folder.agent.requests == []
 
 
 NO_CLUSTER = {
@@ -115,8 +109,34 @@ NO_CLUSTER = {
 }
 
 
-@pytest.mark.parametrize("command", NO_CLUSTER)
-def test_no_cluster(command: str) -> None:
-    code, message = refuse(command)
-    assert NO_CLUSTER[command] in message
-    assert code == 3
+@pytest.mark.parametrize("line", NO_CLUSTER)
+def test_no_cluster(folder: Project, line: str) -> None:
+    outcome = folder.run(line)
+    assert (outcome.code, outcome.stdout) == (3, "")
+    assert NO_CLUSTER[line] in outcome.stderr
+
+
+# What is wrong only for a cluster that runs, with a ps and two workers.
+OF_A_CLUSTER = {
+    "exec --on worker -- true": "Name one: worker:0, worker:1.",
+    "exec --on nobody -- true": "no task or host 'nobody'",
+    "env nobody": "no task or host 'nobody'",
+    "restart nobody": "no task 'nobody'\nhint: The tasks are ps:0, worker:0, worker:1.",
+    "restart ps:0": "cluster 'demo' would lose the variables of ps:0: nothing was restarted\n"
+    "hint: Add --yes to restart anyway.",
+    "logs --agent beta": "demo has no host 'beta'\nhint: The hosts are localhost.",
+    "logs -g (": "'(' is not a regular expression: missing ), unterminated subpattern at position 0\nhint: ",
+    "profile nobody --logdir logs": "no task 'nobody'",
+    "profile": "--logdir",
+    "profile --logdir one.py": "one.py",
+    "wait --ready nobody": "no task 'nobody'",
+}
+
+
+@pytest.mark.parametrize("line", OF_A_CLUSTER)
+def test_what_a_cluster_does_not_have(folder: Project, line: str) -> None:
+    folder.bring_up("name: demo\njobs: {ps: {tasks: 1}, worker: {tasks: 2}}\n")
+    outcome = folder.run(line.replace("(", "'('"))
+    assert (outcome.code, outcome.stdout) == (2, "")
+    assert OF_A_CLUSTER[line] in outcome.stderr
+    assert not any(request.changes for _, request in folder.agent.requests)

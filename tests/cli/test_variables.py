@@ -2,70 +2,40 @@
 
 from __future__ import annotations
 
-import ast
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 
 import tfcluster
+from tests.project import Outcome, Project
 from tfcluster.cli.main import cli
 from tfcluster.cli.variables import describe_unread
-from tfcluster.errors import ClusterError
+
+# What an error about a value of the environment ends with, by the variable and the command.
+BLAMED = {
+    ("TFCLUSTER_RUN_SAMPLES=x", "run pi"): "(1e7 and 10_000_000 are); --samples is set by TFCLUSTER_RUN_SAMPLES",
+    ("TFCLUSTER_STATUS_OUTPUT=xml", "status"): "; --output is set by TFCLUSTER_STATUS_OUTPUT",
+    ("TFCLUSTER_LOGS_FOLLOW=1", "logs --until 1m"): "--follow; --follow is set by TFCLUSTER_LOGS_FOLLOW",
+    ("TFCLUSTER_DOWN_YES=maybe", "down"): "; --yes is set by TFCLUSTER_DOWN_YES",
+    ("TFCLUSTER_DOWN_YES=1", "down --timeout x"): "'--timeout': 'x' is not a valid number.",
+    ("TFCLUSTER_RUN_SAMPLES=5", "run pi --samples x"): "(1e7 and 10_000_000 are)",
+    # The options of scripts belong to these commands too.
+    ("TFCLUSTER_LAUNCH_START_TIMEOUT=x", "launch -m one"): "; --start-timeout is set by TFCLUSTER_LAUNCH_START_TIMEOUT",
+    ("TFCLUSTER_SWEEP_PYTHON=no/python", "sweep -m one"): "; --python is set by TFCLUSTER_SWEEP_PYTHON",
+}
 
 
-@pytest.mark.parametrize(
-    ("variables", "command", "words"),
-    [
-        (
-            {"TFCLUSTER_RUN_SAMPLES": "x"},
-            "run pi",
-            "(1e7 and 10_000_000 are); --samples is set by TFCLUSTER_RUN_SAMPLES",
-        ),
-        ({"TFCLUSTER_STATUS_OUTPUT": "xml"}, "status", "; --output is set by TFCLUSTER_STATUS_OUTPUT"),
-        ({"TFCLUSTER_LOGS_FOLLOW": "1"}, "logs --until 1m", "--follow; --follow is set by TFCLUSTER_LOGS_FOLLOW"),
-        ({"TFCLUSTER_DOWN_YES": "maybe"}, "down", "; --yes is set by TFCLUSTER_DOWN_YES"),
-        ({"TFCLUSTER_DOWN_YES": "1"}, "down --timeout x", "'--timeout': 'x' is not a valid number."),
-        ({"TFCLUSTER_RUN_SAMPLES": "5"}, "run pi --samples x", "(1e7 and 10_000_000 are)"),
-        # The options of scripts belong to these commands too.
-        (
-            {"TFCLUSTER_LAUNCH_START_TIMEOUT": "x"},
-            "launch -m one",
-            "; --start-timeout is set by TFCLUSTER_LAUNCH_START_TIMEOUT",
-        ),
-        ({"TFCLUSTER_SWEEP_PYTHON": "no/python"}, "sweep -m one", "; --python is set by TFCLUSTER_SWEEP_PYTHON"),
-    ],
-)
+@pytest.mark.parametrize(("variable", "line"), BLAMED)
 def test_an_error_about_a_value_of_the_environment_names_the_variable(
-    variables: dict[str, str], command: str, words: str
+    project: Project, variable: str, line: str
 ) -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "tfcluster", *command.split()],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert result.returncode == 2
-    assert result.stderr.endswith(f"{words}\n")
+    outcome = project.run(line, env=dict([variable.split("=")]))
+    assert (outcome.code, outcome.stdout) == (2, "")
+    assert outcome.stderr.endswith(f"{BLAMED[variable, line]}\n")
 
 
-@pytest.fixture
-def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder where no cluster is known."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("XDG_STATE_HOME", "XDG_RUNTIME_DIR"):
-        monkeypatch.setenv(name, str(tmp_path))
-    Path("one.py").touch()
-
-
-@pytest.mark.usefixtures("nowhere")
 @pytest.mark.parametrize(
     ("variables", "named"),
     [
@@ -75,10 +45,19 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"TFCLUSTER_CLUSTER": "", "TFCLUSTER_LAUNCH_CLUSTER": "nosuch"}, "TFCLUSTER_LAUNCH_CLUSTER"),
     ],
 )
-def test_an_error_about_the_cluster_names_the_variable_that_chose_it(variables: dict[str, str], named: str) -> None:
-    error = CliRunner().invoke(cli, ["launch", "one.py"], env=variables).exception
-    assert isinstance(error, ClusterError)
-    assert error.hint.endswith(f" {named} is set to 'nosuch'.")
+def test_an_error_about_the_cluster_names_the_variable_that_chose_it(
+    project: Project, variables: dict[str, str], named: str
+) -> None:
+    project.file("one.py")
+    outcome = project.run("launch one.py", env=variables)
+    assert outcome.code == 3
+    assert outcome.stderr.endswith(f" {named} is set to 'nosuch'.\n")
+
+
+def test_the_note_is_on_standard_error_and_changes_nothing_else(project: Project) -> None:
+    note = "note: no option of `tfcluster ls` reads TFCLUSTER_LS_OUTPT (did you mean TFCLUSTER_LS_OUTPUT?)\n"
+    assert project.run("ls -o json", env={"TFCLUSTER_LS_OUTPT": ""}) == Outcome(0, "[]\n", "")
+    assert project.run("ls -o json", env={"TFCLUSTER_LS_OUTPT": "text"}) == Outcome(0, "[]\n", note)
 
 
 def note_of(command: str) -> str:
@@ -118,32 +97,11 @@ def test_variables_that_no_option_reads_are_named_once(
     assert note_of(command) == (f"note: no option of `tfcluster {command}` reads {unread}" if unread else "")
 
 
-@pytest.mark.usefixtures("nowhere")
-def test_the_note_is_on_standard_error_and_changes_nothing_else(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def outputs(value: str) -> tuple[str, str, object]:
-        monkeypatch.setenv("TFCLUSTER_LS_OUTPT", value)
-        with pytest.raises(SystemExit) as end:
-            cli.main(["ls", "-o", "json"])
-        return *capsys.readouterr(), end.value.code
-
-    assert outputs("") == ("[]\n", "", 0)
-    note = "note: no option of `tfcluster ls` reads TFCLUSTER_LS_OUTPT (did you mean TFCLUSTER_LS_OUTPUT?)\n"
-    assert outputs("text") == ("[]\n", note, 0)
-
-
 def test_no_command_has_a_note_on_a_variable_of_tfcluster_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as those that a script has, which may call any command."""
     package = Path(tfcluster.__file__).parent
-    names = {
-        node.value
-        for path in package.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Constant)
-        and isinstance(node.value, str)
-        and re.fullmatch("TFCLUSTER_[A-Z_]+", node.value)
-    }
+    source = "".join(path.read_text() for path in package.rglob("*.py"))
+    names = {*re.findall('"(TFCLUSTER_[A-Z_]+)"', source)}
     assert {"TFCLUSTER_RUN", "TFCLUSTER_DEVICES", "TFCLUSTER_AGENT_MARK", "TFCLUSTER_RUN_MODE"} <= names
     for name in names:
         monkeypatch.setenv(name, "1")

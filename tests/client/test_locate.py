@@ -3,80 +3,90 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import SimpleNamespace
-from typing import Any, cast
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from tfcluster.client.cluster import Cluster
-from tfcluster.client.runs.locate import locate_run
+from tests.project import Outcome, Project
+from tfcluster.client.resolve import resolve_cluster
 from tfcluster.client.runs.wait_diagnosis import ask_hosts
 from tfcluster.client.tensorboard import find_folders
-from tfcluster.core.states import TaskState
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.core.states import RunState, TaskState
+from tfcluster.errors import usage_error
+from tfcluster.protocol.api import Reply
+from tfcluster.protocol.api.cluster import StatusReply, StatusRequest
 from tfcluster.protocol.api.processes import TaskThreadsReply, TaskThreadsRequest
+from tfcluster.protocol.api.runs import CancelRequest, RunsReply, RunsRequest, RunSummary
 
 
-class Hosts:
-    """A cluster whose hosts list these runs; a host without a list cannot be reached."""
-
-    def __init__(self, runs: Mapping[str, list[str] | None], head: str = "alpha") -> None:
-        self._runs = runs
-        self.head = head
-        self.hosts = list(runs)
-        self.asked: list[str] = []
-
-    def led_by(self, host: str) -> Hosts:
-        return Hosts(self._runs, host)
-
-    def connect(self, host: str) -> Any:
-        def call(request: object, **options: object) -> Any:
-            self.asked.append(host)
-            names = self._runs[host]
-            if names is None:
-                raise ClusterError(f"host {host!r} cannot be reached", exit_code=ExitCode.UNREACHABLE)
-            runs = [SimpleNamespace(run=name, parameters={"logdir": f"/{host}"}) for name in names]
-            return SimpleNamespace(runs=runs, state="/state")
-
-        return SimpleNamespace(call=call, transport=SimpleNamespace(has_state=lambda: True))
-
-    def connect_head(self) -> Any:
-        return self.connect(self.head)
+def run_of(name: str) -> RunSummary:
+    return RunSummary(name, "pi", {"logdir": "/logs"}, RunState.SUCCEEDED, 1.0, 1.0, None, None, None, None)
 
 
-def locate(hosts: Hosts, name: str) -> tuple[str, str]:
-    leader, identity = locate_run(cast(Cluster, hosts), name, start=True)
-    return leader.head, identity
+def with_runs(project: Project, runs: Mapping[str, list[str]]) -> Project:
+    """A cluster with the head alpha, whose hosts have these runs; a host without a list cannot be reached."""
+    project.bring_up("name: far\nhosts: [alpha, beta]\njobs: {worker: {tasks: 2}}\n")
+    project.agent.away = {"alpha", "beta"} - runs.keys()
+    project.agent.answer(
+        RunsRequest, lambda request, host: [Reply(RunsReply(tuple(run_of(name) for name in runs[host])))]
+    )
+    return project
 
 
-def test_a_name_is_not_taken_for_the_beginning_of_another_hosts_run() -> None:
-    hosts = Hosts({"alpha": ["baseline-1a2b"], "beta": ["base-3f9a"]})
-    assert locate(hosts, "base") == ("beta", "base-3f9a")
-    assert locate(hosts, "baseline") == ("alpha", "baseline-1a2b")
-    assert locate(hosts, "base-") == ("beta", "base-3f9a")
-    assert locate(hosts, "unknown") == ("alpha", "unknown")
-    with pytest.raises(ClusterError, match="several runs begin with 'bas': base-3f9a, baseline-1a2b"):
-        locate(hosts, "bas")
+ON_BOTH = {"alpha": ["baseline-1a2b"], "beta": ["base-3f9a"]}
 
 
-def test_an_id_of_the_heads_is_asked_of_no_other_host_and_a_run_is_found_while_the_head_is_away() -> None:
-    hosts = Hosts({"alpha": ["pi-1a2b"], "beta": None})
-    assert locate(hosts, "pi-1a2b") == ("alpha", "pi-1a2b")
-    assert hosts.asked == ["alpha"]
-    hosts = Hosts({"alpha": None, "beta": ["pi-1a2b"]})
-    assert locate(hosts, "pi") == ("beta", "pi-1a2b")
-    with pytest.raises(ClusterError, match="cannot be reached, and no other host has a run 'mean'"):
-        locate(hosts, "mean")
+@pytest.mark.parametrize(
+    ("runs", "name", "expected"),
+    [
+        (ON_BOTH, "base", ("beta", "base-3f9a")),  # which is not the beginning of the other host's
+        (ON_BOTH, "baseline", ("alpha", "baseline-1a2b")),
+        (ON_BOTH, "base-", ("beta", "base-3f9a")),
+        (ON_BOTH, "unknown", ("alpha", "unknown")),
+        ({"beta": ["pi-1a2b"]}, "pi", ("beta", "pi-1a2b")),
+        ({"alpha": ["pi-1a2b"]}, "pi-1a2b", ("alpha", "pi-1a2b")),
+    ],
+)
+def test_the_run_that_a_name_means(
+    project: Project, runs: Mapping[str, list[str]], name: str, expected: tuple[str, str]
+) -> None:
+    project.agent.answer(CancelRequest, [usage_error("it has ended")])
+    with_runs(project, runs).run(f"cancel {name}")
+    asked = [(host, request.run) for host, request in project.agent.requests if isinstance(request, CancelRequest)]
+    assert asked == [expected]
+    if name == "pi-1a2b":
+        assert "beta" not in project.agent.contacted, "the head's id is asked of no other host"
 
 
-def test_tensorboard_finds_a_run_by_its_name_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    environment = SimpleNamespace(state="/state")
-    monkeypatch.setattr("tfcluster.client.tensorboard.request_environment", lambda cluster, target: environment)
-    cluster = cast(Cluster, Hosts({"alpha": ["baseline-1a2b", "base-3f9a"]}))
-    (found,) = find_folders(cluster, "base")
-    assert found.name == "base-3f9a"
-    with pytest.raises(ClusterError, match="there is no folder and no run 'mean'"):
-        find_folders(cluster, "mean")
+@pytest.mark.parametrize(
+    ("runs", "name", "code", "error"),
+    [
+        (ON_BOTH, "bas", 2, "several runs begin with 'bas': base-3f9a, baseline-1a2b"),
+        ({"beta": ["pi-1a2b"]}, "mean", 5, "cannot be reached: no route to host, and no other host has a run 'mean'"),
+    ],
+)
+def test_a_name_that_means_no_run(
+    project: Project, runs: Mapping[str, list[str]], name: str, code: int, error: str
+) -> None:
+    outcome = with_runs(project, runs).run(f"cancel {name}")
+    assert outcome.code == code
+    assert error in outcome.stderr
+    assert project.agent.asked(CancelRequest) == []
+
+
+def test_tensorboard_finds_a_run_by_its_name_too(project: Project) -> None:
+    project.bring_up("name: demo\njobs: {worker: {tasks: 1}}\n")
+    project.patch.chdir(project.folder)
+    project.agent.runs = [run_of("baseline-1a2b"), run_of("base-3f9a")]
+    (found,) = find_folders(resolve_cluster(None), "base")
+    assert (found.name, found.folders) == ("base-3f9a", ("/logs",))
+    assert project.run("tensorboard mean") == Outcome(
+        2,
+        "",
+        "error: there is no folder and no run 'mean'\n"
+        "hint: `tfcluster runs` lists the runs. A folder on another host is HOST:LOGDIR.\n",
+    )
 
 
 TASK = "/job:worker/task:1"
@@ -93,41 +103,42 @@ EVENT = {
 }
 
 
-def ask(problem: str | None, versions: tuple[str, str] = ("2.21.0", "2.21.0")) -> dict[str, Any]:
+def ask(project: Project, problem: str | None, versions: tuple[str, str] = ("2.21.0", "2.21.0")) -> dict[str, Any]:
     """The event after host beta has said what is wrong with the task; None if it cannot be reached."""
+    with_runs(project, {"alpha": []} if problem is None else {"alpha": [], "beta": []})
+    agent = project.agent
+    reply = TaskThreadsReply(TASK, "beta", TaskState.READY, 7, problem or "", "type this", (), ())
+    agent.answer(TaskThreadsRequest, [Reply(reply)])
 
-    def call(host: str, request: Any) -> Any:
-        if host == "beta" and problem is None:
-            raise ClusterError("host 'beta' cannot be reached", exit_code=ExitCode.UNREACHABLE)
-        if isinstance(request, TaskThreadsRequest):
-            assert (host, request.task) == ("beta", TASK)
-            return TaskThreadsReply(TASK, host, TaskState.READY, 7, problem or "", "type this", (), ())
-        return SimpleNamespace(status=SimpleNamespace(hosts=[SimpleNamespace(tensorflow=versions[host == "beta"])]))
+    def answer(request: StatusRequest, host: str) -> list[object]:
+        status = agent.status("far", host)
+        hosts = (replace(status.hosts[0], tensorflow=versions[host == "beta"]),)
+        return [Reply(StatusReply(replace(status, hosts=hosts), 0))]
 
-    def connect(host: str) -> Any:
-        return SimpleNamespace(call=lambda request: call(host, request))
-
-    cluster: Any = SimpleNamespace(name="demo", hosts={"alpha": None, "beta": None}, head="alpha", connect=connect)
-    return ask_hosts(cluster, EVENT)
+    agent.answer(StatusRequest, answer)
+    project.patch.chdir(project.folder)
+    event = ask_hosts(resolve_cluster(None), EVENT)
+    assert [request.task for request in agent.asked(TaskThreadsRequest)] == [TASK] * (problem is not None)
+    return event
 
 
 @pytest.mark.parametrize(
     ("said", "message", "hint"),
     [
         ("worker:1 on beta died and is backing off", "worker:1 on beta died and is backing off", "type this"),
-        ("", f"{SEEN}, although it answers on beta", "Let alpha connect to it; `tfcluster doctor`"),
-        (None, f"{SEEN} (host 'beta' cannot be reached)", "look"),
+        ("", f"{SEEN}, although it answers on beta", "Let alpha connect to it; `tfcluster doctor "),
+        (None, f"{SEEN} (host 'beta' cannot be reached: no route to host)", "look"),
     ],
 )
-def test_the_host_of_the_task_knows_what_is_wrong(said: str | None, message: str, hint: str) -> None:
-    event = ask(said)
+def test_the_host_of_the_task_knows_what_is_wrong(project: Project, said: str | None, message: str, hint: str) -> None:
+    event = ask(project, said)
     assert event["message"] == f"train.py:12 waits in Session.run: {message}"
     (problem,) = event["problems"]
     assert problem["problem"] == message
     assert problem["hint"].startswith(hint)
 
 
-def test_another_tensorflow_is_named() -> None:
-    event = ask("worker:1 on beta is starting", ("2.21.0", "2.20.0"))
+def test_another_tensorflow_is_named(project: Project) -> None:
+    event = ask(project, "worker:1 on beta is starting", ("2.21.0", "2.20.0"))
     assert event["message"].endswith("worker:1 on beta is starting; host beta runs TensorFlow 2.20.0, alpha 2.21.0")
     assert "pip install tensorflow==2.21.0" in event["problems"][-1]["hint"]

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import pytest
 
-from tfcluster.client.cluster import Cluster
-from tfcluster.client.readiness import _not_ready
 from tfcluster.client.restart import restart_of
 from tfcluster.core.states import ClusterState, TaskState
-from tfcluster.core.status import ClusterStatus, LastExit, TaskStatus
+from tfcluster.core.status import ClusterStatus, TaskStatus
 from tfcluster.errors import ClusterError, ExitCode
 
 
@@ -60,17 +57,3 @@ def test_the_losses_are_variables_and_runs() -> None:
         "run a-1, if it uses these tasks",
     )
     assert restart_of(status(ps=FAILED), ()).losses == ()
-
-
-def test_the_error_for_a_failed_task_has_its_exit_and_the_end_of_its_log() -> None:
-    noon = time.mktime((2026, 1, 31, 12, 0, 0, 0, 0, -1))
-    well, bad = status(ps=READY).tasks[:1], status(worker=FAILED).tasks[:1]
-    end = LastExit("SIGSEGV", noon, "no CUDA", ("loading [/usr/lib]", "Segmentation fault"))
-    error = _not_ready(Cluster("demo"), [*well, replace(bad[0], last_exit=end)], "")
-    assert error.exit_code is ExitCode.UNHEALTHY
-    assert error.message.splitlines() == [
-        "cluster 'demo' is not ready: 1 of 2 tasks are ready",
-        "worker:0 at h:1 on h is failed (SIGSEGV at 2026-01-31 12:00:00): no CUDA",
-        "  loading [/usr/lib]",
-        "  Segmentation fault",
-    ]

@@ -77,8 +77,3 @@ def test_it_is_rotated(sandbox: Sandbox) -> None:
     sandbox.wait_until("running")
     [newest] = sandbox.folder.glob("state/**/logs/agent.log")
     assert newest.with_name("agent.log.1").exists()
-
-
-@pytest.mark.slow
-def test_a_host_that_does_not_exist_is_an_error(demo: Sandbox) -> None:
-    assert "no host 'beta'" in demo("logs", "--agent", "beta", code=2).stderr

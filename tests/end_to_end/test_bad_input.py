@@ -25,29 +25,6 @@ network: shut
 """
 
 
-@pytest.mark.parametrize("command", ["up", "validate"])
-def test_every_problem_of_a_spec_at_once_each_with_its_place(sandbox: Sandbox, command: str) -> None:
-    spec = sandbox.spec(BAD, "bad.yaml")
-    error = sandbox(command, spec, code=2).stderr
-    for place, words in {
-        "3:15": "-1",
-        "4:12": "did you mean 'tasks'",
-        "5:29": "localhost:2222",
-        "5:47": "99999",
-        "6:10": "closed",
-    }.items():
-        line = next((line for line in error.splitlines() if f"bad.yaml:{place}: " in line), "")
-        assert words in line, (place, error)
-    assert sandbox.leftovers() == []
-
-
-def test_wrong_usage(sandbox: Sandbox) -> None:
-    """tests/cli/test_usage.py has more of it."""
-    error = sandbox("up", "None.yaml", code=2).stderr
-    assert error.startswith("error: None.yaml: no such file or directory\nhint: ")
-    assert "TFCLUSTER_CLUSTER" not in error, "a variable that is not set is not blamed"
-
-
 @pytest.mark.slow
 def test_a_state_folder_that_cannot_be_made(sandbox: Sandbox) -> None:
     spec = sandbox.spec("jobs:\n  worker: {tasks: 1}\n")

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import subprocess
-import sys
 from collections.abc import Mapping
 
 import pexpect
 import pytest
 
-from tests.conftest import COMMAND, Sandbox, wait_for
+from tests.conftest import COMMAND, Sandbox
 
 #: A title, a cleared screen, a clipboard that is written, a C1 sequence, DEL, and text from right to left.
 EVIL = "\x1b]0;title\x07\x1b[2J\x1b[H\x1b]52;c;ZXZpbA==\x07\x9b31m\x7f\u202etxt"
@@ -74,22 +71,6 @@ def failed_run(visited: Sandbox) -> str:
     return str(visited.json("runs", "-n", "1")[0]["run"])
 
 
-@pytest.mark.slow
-def test_control_characters_in_the_last_output_of_a_task_are_escaped(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec("name: dying\nrestart: {policy: never}\njobs:\n  worker: {tasks: 1}\n"))
-    pid = sandbox.task("worker:0")["pid"]
-    with open(f"/proc/{pid}/fd/2", "a") as log:
-        log.write(f"{EVIL}\nwindows\r\n10%\r20%\n")
-    wait_for(lambda: "20%" in sandbox("logs").stdout)
-    os.kill(pid, signal.SIGKILL)
-    wait_for(lambda: sandbox.task("worker:0", code=None)["state"] == "failed")
-    assert f"  {SHOWN}" in harmless(at_a_terminal(sandbox, "status", code=4)).splitlines()
-    assert "SIGKILL" in harmless(at_a_terminal(sandbox, "events"))
-    (line,) = into_a_pipe(sandbox, "status", "-o", "json", code=4).splitlines()
-    assert line.isprintable()
-    assert EVIL in json.loads(line)["tasks"][0]["last_exit"]["log"]
-
-
 def test_a_run_is_shown_to_others_and_not_obeyed(visited: Sandbox, failed_run: str) -> None:
     assert SHOWN in harmless(at_a_terminal(visited, "logs", failed_run, "--no-prefix")).splitlines()
     attached = harmless(at_a_terminal(visited, "attach", failed_run, code=1)).splitlines()
@@ -125,20 +106,3 @@ def _strings(value: object) -> str:
     if isinstance(value, dict):
         value = [*value.values()]
     return "".join(map(_strings, value)) if isinstance(value, list) else str(value)
-
-
-@pytest.mark.slow
-def test_control_characters_in_the_output_of_ssh_are_escaped(sandbox: Sandbox) -> None:
-    ssh = sandbox.spec(f"#!{sys.executable}\nimport sys\nsys.stderr.write({EVIL!r} + '\\r\\n')\nsys.exit(255)\n", "ssh")
-    ssh.chmod(0o755)
-    sandbox.spec("name: far\nhosts: {alpha: {address: 192.0.2.7}}\njobs:\n  worker: {tasks: 1}\n")
-    env = {"PATH": f"{sandbox.folder}:{os.environ['PATH']}"}
-    assert SHOWN in harmless(at_a_terminal(sandbox, "up", code=5, env=env))
-    assert SHOWN in harmless(at_a_terminal(sandbox, "doctor", code=5, env=env))
-
-
-def test_what_is_typed_or_written_wrongly_is_shown_and_not_obeyed(sandbox: Sandbox) -> None:
-    assert f"No such command {EVIL!r}" in harmless(at_a_terminal(sandbox, EVIL, code=2))
-    assert SHOWN in harmless(at_a_terminal(sandbox, "validate", f"{EVIL}.yaml", code=2))
-    sandbox.spec('name: odd\njobs:\n  "wor\\e[2Jker\\u202e": {tasks: 1}\n')
-    harmless(at_a_terminal(sandbox, "validate", code=2))

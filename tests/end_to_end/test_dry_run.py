@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.clusters import Hosts
-from tests.conftest import Sandbox, mostly_slow, wait_for
+from tests.conftest import mostly_slow, wait_for
 from tests.hosts import HERE, HostsSandbox
 
 HOSTS = Hosts(strangers=("alpha", "beta"))
@@ -162,38 +160,3 @@ hosts:
   -oProxyCommand=x:
 jobs: {worker: {tasks: 2}}
 """
-
-
-def test_no_key_of_a_host_is_an_option_or_a_command(sandbox: Sandbox, tmp_path: Path) -> None:
-    spec = sandbox.spec(_SMUGGLED.replace("MARKER", str(tmp_path / "marker")))
-    for command in COMMANDS:
-        assert re.findall(r" hosts\.(\S+): ", sandbox(*command, spec, code=2).stderr) == [
-            *("alpha.ssh", "beta.ssh", "gamma.address", "delta.ssh", "epsilon.python", "epsilon.state"),
-            "-oProxyCommand=x",
-        ]
-    (tmp_path / "machines").write_text("-oProxyCommand=x slots=1\n")
-    listed = sandbox.spec("hostfile: machines\njobs: {worker: {tasks: 1}}\n")
-    assert "expected the name of a host" in sandbox("doctor", listed, code=2).stderr
-    assert not (tmp_path / "marker").exists()
-
-
-@pytest.mark.parametrize(
-    ("jobs", "code", "said"),
-    [("{worker: {task: 2}}", 2, "/dev/stdin:1:"), ("{worker: {tasks: 2}}", 0, "cluster 'piped', 2 worker")],
-)
-def test_a_spec_may_come_from_standard_input(sandbox: Sandbox, jobs: str, code: int, said: str) -> None:
-    result = sandbox.execute(*sandbox.command, "validate", "-", input=f"{{name: piped, jobs: {jobs}}}")
-    assert result.returncode == code
-    assert said in result.stdout + result.stderr
-
-
-def test_validate_runs_nothing(sandbox: Sandbox, tmp_path: Path) -> None:
-    for program in ("ssh", "python3"):
-        path = tmp_path / "bin" / program
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(f"#!/bin/sh\ntouch {tmp_path / 'marker'}\n")
-        path.chmod(0o755)
-    spec = sandbox.spec("name: wide\nhosts: {alpha: {setup: [x], env: {A: b}}}\njobs: {worker: {tasks: 1}}\n")
-    sandbox("validate", spec, env={"PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"})
-    assert not (tmp_path / "marker").exists()
-    assert not list(tmp_path.glob("state/*"))

@@ -62,12 +62,6 @@ def test_the_environment_is_what_a_shell_evaluates(demo: Sandbox) -> None:
     assert f"TFCLUSTER_MASTER={shown['TFCLUSTER_MASTER']}\n" in demo("env", "--format", "dotenv").stdout
 
 
-def test_a_place_that_does_not_exist_is_an_error(demo: Sandbox) -> None:
-    assert "Name one: worker:0, worker:1." in demo("exec", "--on", "worker", "--", "true", code=2).stderr
-    assert "no task or host 'nobody'" in demo("exec", "--on", "nobody", "--", "true", code=2).stderr
-    assert "no task or host 'nobody'" in demo("env", "nobody", code=2).stderr
-
-
 @pytest.mark.slow
 @pytest.mark.every_way
 def test_a_command_runs_as_a_task_on_another_host(hosts: HostsSandbox, way: str) -> None:

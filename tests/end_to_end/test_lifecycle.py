@@ -84,26 +84,6 @@ def test_servers_have_readable_titles_and_one_parent(demo: Sandbox) -> None:
     assert len(list(Path(f"/proc/{agent}/task").iterdir())) == 1, "an agent with threads could not fork"
 
 
-def test_up_of_another_spec_with_the_same_name_is_refused_and_loses_nothing_without_a_yes(demo: Sandbox) -> None:
-    before = demo.status()["tasks"]
-    assert demo("up", EXAMPLE).stdout == "demo is up already: nothing changed\n"
-    other = demo.spec("name: demo\njobs:\n  worker: {tasks: 2}\n", "other.yaml")
-    for dry_run in ([], ["--dry-run"]):
-        error = demo("up", other, *dry_run, code=2).stderr
-        assert error.splitlines() == [
-            f"error: cluster 'demo' is running and was started from {EXAMPLE}, not from {other}: nothing was changed",
-            "hint: Give this one another `name:` to start a separate cluster, or add --replace-spec to change the "
-            "running cluster to this spec.",
-        ]
-    error = demo("up", other, "--replace-spec", code=2).stderr
-    assert error.splitlines() == [
-        "error: cluster 'demo' would lose the variables of ps:0: nothing was changed",
-        f"stop ps:0 on localhost at {before[0]['address']}: removed; LOST: the variables of ps:0",
-        "hint: Add --yes to do it anyway; `--dry-run` shows the whole plan.",
-    ]
-    assert [task["pid"] for task in demo.status()["tasks"]] == [task["pid"] for task in before]
-
-
 @pytest.mark.slow
 def test_dry_run_prints_the_plan_and_leaves_nothing(sandbox: Sandbox) -> None:
     spec = sandbox.spec("name: dry\njobs:\n  ps: ['localhost:21987']\n  worker: {tasks: 1}\n")
@@ -115,24 +95,6 @@ def test_dry_run_prints_the_plan_and_leaves_nothing(sandbox: Sandbox) -> None:
     assert not list(sandbox.folder.glob("state/tfcluster/*")), "not even an empty folder"
     sandbox("up", spec)
     assert sandbox("up", "--dry-run").stdout == "dry is up already: nothing to do\n"
-
-
-@pytest.mark.slow
-def test_the_spec_of_init_comes_up(sandbox: Sandbox) -> None:
-    sandbox("init")
-    sandbox("validate")
-    sandbox("up")
-    assert sandbox("down").returncode == 0
-
-
-@pytest.mark.slow
-def test_cluster_spec_notation_in_place_of_a_file(sandbox: Sandbox) -> None:
-    sandbox("up", "--cluster-spec", "master|localhost:21980,worker|localhost:21981;localhost:21982")
-    assert [task["address"] for task in sandbox.status()["tasks"]] == [
-        "localhost:21980",
-        "localhost:21981",
-        "localhost:21982",
-    ]
 
 
 @pytest.mark.slow
@@ -167,38 +129,9 @@ def test_up_names_the_task_that_does_not_start_and_why(sandbox: Sandbox) -> None
         r"worker:1 at localhost:\d+ on localhost is failed \(exit code 1 at [-:\d ]+\): .*Is a directory", error
     )
     assert "worker:0 at" not in error.partition("error:")[2]
-    status = sandbox.status(code=4)
-    assert status["state"] == "degraded"
-    assert "cluster 'bad' is not ready" in sandbox("wait", "--ready", code=4).stderr
-    assert sandbox("wait", "--ready", "worker:0").stdout == "bad: 1 task ready\n"
     obstacle.rmdir()
     assert "1 task started" in sandbox("up", spec).stdout, "up starts what failed, and only that"
     sandbox("down")
-
-
-@pytest.mark.slow
-def test_up_that_times_out_names_the_tasks_that_are_not_ready(sandbox: Sandbox) -> None:
-    text = "name: slow\njobs:\n  worker: {tasks: 1, max: 8}\n"
-    # The agent must not replace the prober that is stopped below, however slow the machine is.
-    lasting = {"PROBE_BROKEN_SECONDS": 3600.0, "HEALTH_INTERVAL_SECONDS": 3600.0, "HEALTH_RETRY_SECONDS": 3600.0}
-    sandbox("up", sandbox.spec(text), env=sandbox.with_settings(lasting))
-    (prober,) = [pid for pid, title in sandbox.processes().items() if title.endswith(" prober")]
-    os.kill(prober, signal.SIGSTOP)  # the servers are not probed, however fast they are
-    sandbox.spec(text.replace("tasks: 1", "tasks: 8"))
-    error = sandbox("up", "--timeout", "0.1", code=4).stderr
-    assert "cluster 'slow' is not ready: 1 of 8 tasks are ready within 0.1 s" in error
-    error = sandbox("wait", "--ready", "--timeout", "5", code=124).stderr
-    assert re.match(r"error: cluster 'slow' is not ready: 1 of 8 tasks are ready within [0-4]\.\d+ s", error)
-    for index in range(1, 8):
-        assert re.search(rf"worker:{index} at localhost:\d+ on localhost is starting", error)
-    late = sandbox.start("up", env=sandbox.with_settings({"LATE_TASK_SECONDS": 0.1}))
-    assert any(line.startswith("worker:7 | ") and "Started server" in line for line in late.stderr)
-    os.kill(prober, signal.SIGCONT)
-    assert sandbox("wait", "--ready", "worker").stdout == "slow: 8 tasks ready\n"
-    output, error = late.communicate(timeout=120)
-    assert "0 tasks started" not in output
-    assert late.returncode == 0, error
-    assert sandbox.status()["state"] == "running"
 
 
 def restarted(status: Any) -> Any:

@@ -9,10 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from tests.conftest import ROOT, Sandbox, lines_of, mostly_slow, wait_for
-from tfcluster.cli.main import cli
 
 STRICT = "name: strict\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\nrestart: {policy: never}\n"
 
@@ -107,13 +105,6 @@ def test_missing_devices(demo: Sandbox) -> None:
     assert "not a TensorFlow device string" in demo("run", "pi", "--devices", "worker", code=2).stderr
 
 
-@pytest.mark.parametrize("samples", ["0", "-5", "1.5", "1e99", "nan", "many", "inf", "1e999999999"])
-def test_samples_that_make_no_sense(samples: str) -> None:
-    result = CliRunner().invoke(cli, ["run", "pi", f"--samples={samples}"])
-    assert result.exit_code == 2
-    assert "'--samples'" in result.output
-
-
 @pytest.mark.slow
 def test_a_huge_run_is_bounded_in_memory_and_by_its_timeout(demo: Sandbox) -> None:
     demo("run", "pi", "--samples", "3e8")  # as many compile what many more do
@@ -184,11 +175,3 @@ def test_a_task_that_dies_in_mid_run_is_named_and_at_once_by_the_next_run(sandbo
         error = sandbox("run", "pi", "--strict", code=4, timeout=30).stderr
         assert error.startswith(f"error: {task} died (SIGKILL){lost} and has failed\nhint: ")
         assert len(sandbox.status(code=4)["runs"]) == number, "what cannot begin is no run"
-
-
-def test_every_option_can_come_from_the_environment(demo: Sandbox) -> None:
-    environment = {"TFCLUSTER_RUN_SAMPLES": "123", "TFCLUSTER_RUN_SEED": "5", "TFCLUSTER_RUN_OUTPUT": "json"}
-    result = lines_of(demo("run", "pi", env=environment).stdout)[-1]["result"]
-    assert (result["samples"], result["seed"]) == (123, 5)
-    flagged = lines_of(demo("run", "pi", "--samples", "9", env=environment).stdout)[-1]["result"]
-    assert flagged["samples"] == 9, "a flag beats the environment"
