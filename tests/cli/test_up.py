@@ -70,6 +70,16 @@ def test_a_cluster_in_one_line_has_the_addresses_that_it_names(project: Project)
     ]
 
 
+def test_the_servers_run_in_the_folder_of_the_spec_or_in_the_current_one_if_that_is_no_file(project: Project) -> None:
+    project.file("a folder/cluster.yaml", "name: file\njobs: {worker: {tasks: 1}}\n")
+    project.file("here/readme")
+    project.run("up 'a folder/cluster.yaml'")
+    project.run("up --cluster-spec 'worker|localhost'", cwd="here")
+    project.run("up /dev/stdin", cwd="here", typed="name: pipe\njobs: {worker: {tasks: 1}}\n")
+    folders = [request.topology.folder for request in project.agent.asked(ApplyRequest)]
+    assert folders == [f"{project.folder}/{name}" for name in ("a folder", "here", "here")]
+
+
 LOSS = "stop ps:0 on localhost at localhost:2222: removed; LOST: the variables of ps:0\n"
 PLAN_OF_A_LOSS = (
     "OPERATION  TASK  HOST       ADDRESS         CAUSE\n"

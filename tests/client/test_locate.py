@@ -81,6 +81,10 @@ def test_tensorboard_finds_a_run_by_its_name_too(project: Project) -> None:
     project.agent.runs = [run_of("baseline-1a2b"), run_of("base-3f9a")]
     (found,) = find_folders(resolve_cluster(None), "base")
     assert (found.name, found.folders) == ("base-3f9a", ("/logs",))
+    no_folder = project.run("tensorboard /nothing")
+    assert (no_folder.code, no_folder.stdout) == (2, "")
+    assert "there is no folder /nothing on this machine" in no_folder.stderr
+    assert "base-3f9a has no data for TensorBoard" in project.run("tensorboard base").stderr
     assert project.run("tensorboard mean") == Outcome(
         2,
         "",

@@ -6,6 +6,7 @@ import base64
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,11 @@ def fetch(project: Project, *files: OutputFile, run: str = "train-1") -> Outcome
     return project.run("fetch train out")
 
 
+def has_begun(folder: Path, path: str) -> bool:
+    """Whether a file is there, or the part of it that has arrived."""
+    return not {path, f"{path}.tfcluster-part"}.isdisjoint(names(folder))
+
+
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.rglob("*"))
 
@@ -73,7 +79,7 @@ def test_a_file_appears_when_all_of_it_has_arrived_and_is_not_copied_again(demo:
     def answer(request: ReadOutputsRequest, host: str) -> Iterator[object]:
         for path in request.paths:
             yield OutputBlock(path, DATA)
-            wait_for(lambda path=path: {path, f"{path}.tfcluster-part"} & {*names(out)}, 30)
+            wait_for(partial(has_begun, out, path), 30)
             appeared.append((out / path).exists())
             yield OutputBlock(path, "")
         yield Reply(Done())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 from collections.abc import Mapping
@@ -84,25 +83,3 @@ def test_the_one_who_started_a_run_gets_what_it_prints_as_it_is(visited: Sandbox
     shown = at_a_terminal(visited, "run", "fails.py", code=1)
     assert shown.count(EVIL) == 2, "the line, and the last of the traceback"
     assert into_a_pipe(visited, "run", "prints.py") == f"{EVIL}\nwindows\r\n10%\r20%\n"
-
-
-@pytest.mark.parametrize(
-    "command",
-    ["logs RUN", "run fails.py"],
-)
-def test_json_has_no_control_character(visited: Sandbox, failed_run: str, command: str) -> None:
-    words = command.replace("RUN", failed_run).split()
-    code = 1 if words[0] in ("attach", "run") else 0
-    at = 1 if words[0] == "run" else len(words)  # what stands behind a script is the script's
-    *lines, last = into_a_pipe(visited, *words[:at], "-o", "json", *words[at:], code=code).split("\n")
-    assert last == ""
-    assert lines
-    assert all(line.isascii() and line.isprintable() for line in lines)
-    assert EVIL in "".join(map(_strings, map(json.loads, lines)))
-
-
-def _strings(value: object) -> str:
-    """All strings in a JSON value."""
-    if isinstance(value, dict):
-        value = [*value.values()]
-    return "".join(map(_strings, value)) if isinstance(value, list) else str(value)

@@ -84,11 +84,8 @@ def test_runs_of_other_sizes_before_do_not_disturb(demo: Sandbox) -> None:
 
 def test_a_seed_is_chosen_and_shown(demo: Sandbox) -> None:
     first = demo.json("run", "pi", "--samples", "1000")["result"]
-    again, *others = (
-        demo.json("run", "pi", "--samples", "1000", "--seed", str(first["seed"] + more))["result"] for more in range(4)
-    )
+    again = demo.json("run", "pi", "--samples", "1000", "--seed", str(first["seed"]))["result"]
     assert first["inside"] == again["inside"]
-    assert {other["inside"] for other in others} != {first["inside"]}  # one of another seed is the same in 2 % of runs
 
 
 def test_fewer_gpus_than_asked_for(demo: Sandbox) -> None:

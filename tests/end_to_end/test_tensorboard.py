@@ -91,15 +91,10 @@ def test_data_on_another_host_is_shown_here(hosts: HostsSandbox) -> None:
 _FAULT = ("tfcluster.transport.remote.tensorboard", "_find_command = lambda: []")
 
 
-def test_what_is_missing_is_said(demo: Sandbox, tmp_path: Path) -> None:
+def test_a_missing_tensorboard_is_said(demo: Sandbox, tmp_path: Path) -> None:
     error = demo("tensorboard", tmp_path, env=demo.with_fault(*_FAULT), code=1).stderr
     assert f"TensorBoard is not installed for {sys.executable} on this machine" in error
     assert f"Install it: {shlex.quote(sys.executable)} -m pip install tensorboard" in error
-    assert "no run 'nothing'" in demo("tensorboard", "nothing", code=2).stderr
-    assert "there is no folder /nothing on this machine" in demo("tensorboard", "/nothing", code=2).stderr
-    run = demo("run", "pi", "--samples", "1000", "--detach").stdout.strip()
-    demo("attach", run)
-    assert f"{run} has no data for TensorBoard" in demo("tensorboard", run, code=2).stderr
 
 
 @pytest.mark.slow
@@ -177,8 +172,3 @@ def test_what_cannot_be_traced_is_named(demo: Sandbox, tmp_path: Path) -> None:
 
     attempt = itertools.count()
     assert "nothing ran on these tasks for 0.1 s" in wait_for(refused)
-    assert "no task 'nobody'" in demo("profile", "nobody", "--logdir", tmp_path, code=2).stderr
-    assert "--logdir" in demo("profile", code=2).stderr
-    (tmp_path / "file").touch()
-    assert "file" in demo("profile", "--logdir", tmp_path / "file", code=2).stderr
-    assert "Not a directory" in demo("profile", "--logdir", tmp_path / "file" / "logs", code=1).stderr
