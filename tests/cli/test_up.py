@@ -138,6 +138,20 @@ def test_another_command_that_was_faster_has_the_change_planned_again(project: P
     assert len(project.agent.asked(ApplyRequest)) == 2
 
 
+@pytest.mark.parametrize(
+    ("line", "code"), [("up --dry-run", 4), ("scale worker=1 --dry-run", 4), ("doctor", 1), ("status", 0)]
+)
+def test_a_check_starts_no_agent_where_one_has_died(project: Project, line: str, code: int) -> None:
+    project.bring_up(DEMO)
+    project.agent.stop()
+    project.patch.setattr(settings, "DRY_RUN_CONNECT_SECONDS", 0.05)
+    outcome = project.run(line)
+    assert outcome.code == code
+    said = "cluster 'demo' is up, but its agent has died: not checked" in outcome.stdout + outcome.stderr
+    assert said is bool(code)
+    assert bool(project.agent.requests) is (not code)
+
+
 def test_tasks_that_are_not_ready_in_time_are_named_with_what_they_have_printed(project: Project) -> None:
     project.bring_up(DEMO)
     project.agent.states = {"worker:1": TaskState.STARTING}

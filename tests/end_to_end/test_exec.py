@@ -12,7 +12,7 @@ import pexpect
 import pytest
 
 from tests.clusters import Hosts
-from tests.conftest import COMMAND, Sandbox, mostly_slow, wait_for
+from tests.conftest import COMMAND, Sandbox, wait_for
 from tests.hosts import HostsSandbox
 
 _JOBS = """jobs:
@@ -97,8 +97,7 @@ def test_a_command_on_another_host_has_a_terminal_if_this_is_one(hosts: HostsSan
 
 
 @pytest.mark.slow
-@pytest.mark.every_way
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_command_on_another_host_ends_with_exec(hosts: HostsSandbox, number: signal.Signals) -> None:
     process = hosts.start("exec", "--on", "alpha", "--", "sleep", "986", stdin=subprocess.PIPE)
     wait_for(lambda: "sleep 986" in hosts.network.processes().values())
@@ -125,23 +124,11 @@ def test_a_command_runs_on_all_hosts_at_once(hosts: HostsSandbox) -> None:
     assert sorted(line.split()[0] for line in shown.stderr.splitlines()) == ["alpha", "localhost"]
 
 
-@pytest.mark.every_way
-@pytest.mark.parametrize("number", mostly_slow([signal.SIGINT, signal.SIGTERM], fast=[signal.SIGINT]))
-def test_an_interrupt_ends_the_commands_on_all_hosts(hosts: HostsSandbox, number: signal.Signals) -> None:
+def test_an_interrupt_ends_the_commands_on_all_hosts(hosts: HostsSandbox) -> None:
     process = hosts.start("exec", "--on", "all", "--", "sh", "-c", "echo started; sleep 987")
     assert {process.stdout.readline().split()[0] for _ in range(2)} == {"alpha", "localhost"}
     # dash loses a SIGINT that arrives while it forks.
     wait_for(lambda: list(hosts.network.processes().values()).count("sleep 987") == 2)
-    process.send_signal(number)
-    assert process.wait(60) == 128 + number
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
     wait_for(lambda: not [line for line in hosts.network.processes().values() if "sleep 987" in line])
-
-
-@pytest.mark.slow
-@pytest.mark.every_way
-def test_a_host_that_is_away_is_named(hosts: HostsSandbox) -> None:
-    with hosts.without("way", "alpha"):
-        assert "host 'alpha' cannot be reached" in hosts("exec", "--on", "alpha", "--", "true", code=5).stderr
-        shown = hosts("exec", "--on", "all", "--", "echo", "there", code=5)
-    assert shown.stdout == "localhost | there\n"
-    assert "host 'alpha' cannot be reached" in shown.stderr

@@ -8,9 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 import pytest
 
@@ -62,44 +60,6 @@ def test_a_search_that_never_ends_holds_up_nothing_and_ends_with_its_command(dem
     wait_for(lambda: not demo.pids("log search"))
 
 
-# Prints a line, and when it is given a file, another one.
-_TWO_LINES = """
-import os, sys, time
-print("one", flush=True)
-while not os.path.exists(sys.argv[1]):
-    time.sleep(0.01)
-print("two")
-"""
-
-
-@pytest.mark.slow
-def test_each_line_of_a_run_has_the_time_at_which_it_was_written(demo: Sandbox) -> None:
-    script, flag = demo.spec(_TWO_LINES, "two_lines.py"), demo.folder / "go on"
-    begin = time.time()
-    run = demo("run", "--detach", str(script), str(flag)).stdout.strip()
-    try:
-        wait_for(lambda: demo("logs", run).stdout)
-        middle = time.time()
-    finally:
-        flag.touch()
-    demo("wait", run)
-    flag.unlink()
-    one, two = demo.json_lines("logs", run)
-    assert (one["line"], two["line"]) == ("one", "two")
-    assert begin - 0.001 <= one["time"] <= middle <= two["time"] + 0.001
-    stamped = demo("logs", "-t", "--no-prefix", run).stdout.splitlines()
-    moments = [datetime.fromtimestamp(line["time"], UTC) for line in (one, two)]
-    assert [line.split()[0] for line in stamped] == [
-        f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03}Z" for moment in moments
-    ]
-    moment = datetime.fromtimestamp(middle, UTC).isoformat()
-    assert demo("logs", "--no-prefix", run, "--since", moment).stdout == "two\n"
-    assert demo("logs", "--no-prefix", run, "--until", moment).stdout == "one\n"
-    assert demo("logs", "--no-prefix", run, "--since", moment, "--grep", "o").stdout == "two\n"
-    assert demo("events", "--until", "1d").stdout == ""
-    assert demo("events", "--until", "0s").stdout
-
-
 # Prints numbered lines into the standard error of a process, as that would itself.
 _PRINT = """
 import os, sys
@@ -121,39 +81,6 @@ def printing(pid: int, first: int, last: int, length: int = 100) -> subprocess.P
 def numbers_in(lines: Iterator[str] | list[str]) -> list[int]:
     """The numbers of the lines that `printing` made."""
     return [int(match[1]) for match in (re.search(r"line (\d{8})", line) for line in lines) if match]
-
-
-def used(sandbox: Sandbox) -> int:
-    """Bytes on the disk of all that the clusters of a sandbox have there."""
-    found = 0
-    for path in sandbox.folder.glob("state/tfcluster/**/*"):
-        try:
-            found += path.stat().st_blocks * 512
-        except FileNotFoundError:
-            continue
-    return found
-
-
-@pytest.mark.slow
-def test_the_log_of_a_task_that_prints_endlessly_stays_within_its_limit(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec("name: loud\njobs:\n  worker: {tasks: 1}\nlogs: {size: 1 MB, count: 3}\n"))
-    pid = sandbox.task("worker:0")["pid"]
-    # In parts, so that what is freed shows itself however busy the machine is: 100 MB in all.
-    for part in range(5):
-        printer = printing(pid, part * 20_000, (part + 1) * 20_000, length=1000)
-        assert sandbox.status()["state"] == "running"
-        assert printer.wait() == 0
-        wait_for(lambda: used(sandbox) < 5_000_000)
-    assert sandbox("logs", "-n", "1", "--no-prefix").stdout == "line 00099999" + "." * 986 + "\n"
-    found = numbers_in(sandbox("logs").stdout.splitlines())
-    assert found == [*range(found[0], 100_000)]
-    assert len(found) > 1500
-    sandbox("down")
-    assert numbers_in(sandbox("logs", "-c", "loud").stdout.splitlines())[-1] == 99_999
-    folder = sandbox.folder / "state/tfcluster/loud/localhost/logs"
-    names = sorted(path.name for path in folder.glob("worker*"))
-    assert names == ["worker:0.log", "worker:0.log.1", "worker:0.log.2"]
-    assert all(path.stat().st_size <= 1_000_000 for path in folder.glob("worker*"))
 
 
 @pytest.mark.slow

@@ -56,25 +56,6 @@ def test_the_example_does_what_pi_does_as_a_script(demo: Sandbox) -> None:
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_count_on_any_devices(sandbox: Sandbox) -> None:
-    spec = sandbox.spec("name: many\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2, cpus: 2}\n")
-    sandbox("up", spec)
-    inside = {}
-    for devices in (
-        ("/job:worker/task:0/device:CPU:0",),
-        ("/job:worker/task:1/device:cpu:*", "/job:ps"),
-        ("/job:worker",),
-        ("/job:*/device:CPU:1",),
-    ):
-        options = [word for pattern in devices for word in ("--devices", pattern)]
-        result = sandbox.json("run", "pi", "--samples", "30000001", "--seed", "11", *options)
-        inside[devices] = (result["result"]["inside"], len(result["devices"]))
-    assert len({count for count, _ in inside.values()}) == 1
-    # A device that is late finds nothing left to do.
-    assert all(1 <= used <= most for (_, used), most in zip(inside.values(), (1, 3, 4, 2), strict=True)), inside
-
-
-@pytest.mark.slow
 def test_runs_of_other_sizes_before_do_not_disturb(demo: Sandbox) -> None:
     """A server keeps compiled functions by name: a small run's must not be taken for a large run's."""
     for samples in ("1e5", "1e7", "3e8", "1e7"):

@@ -97,24 +97,6 @@ def test_a_missing_tensorboard_is_said(demo: Sandbox, tmp_path: Path) -> None:
     assert f"Install it: {shlex.quote(sys.executable)} -m pip install tensorboard" in error
 
 
-@pytest.mark.slow
-@pytest.mark.every_way
-def test_what_is_missing_on_another_host_is_said(hosts: HostsSandbox) -> None:
-    error = hosts("tensorboard", "alpha:/nothing", code=2).stderr
-    assert "there is no folder alpha:/nothing on host 'alpha'" in error
-    folder = hosts.network.home("alpha")
-    assert f"there is no folder {folder}/x on host 'alpha'" in hosts("tensorboard", f"{folder}/x", code=2).stderr
-    assert "there is no folder /nothing on host 'alpha'" in hosts("tensorboard", "/nothing", code=2).stderr
-
-
-@pytest.mark.slow
-def test_a_machine_that_is_no_host_is_told_that_the_ports_are_closed_to_it(hosts: HostsSandbox) -> None:
-    shown = hosts("exec", "--", "sh", "-c", 'echo "$TFCLUSTER_MASTER"')
-    assert shown.stdout == f"grpc://{hosts.task('worker:0')['address']}\n"
-    assert "this machine is not a host of wide" in shown.stderr
-    assert "`tfcluster exec --on alpha -- COMMAND`" in shown.stderr
-
-
 @pytest.fixture
 def computing(demo: Sandbox) -> Iterator[str]:
     run = demo("run", "pi", "--samples", "1e13", "--detach").stdout.strip()

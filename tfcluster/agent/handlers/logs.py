@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import socket
+import sys
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
@@ -213,7 +214,7 @@ class _Criteria:
 
     def _search_last(self, part: LogPart, partial: bool) -> tuple[list[_Match], dict[str, int] | None]:
         """Return the last lines of a part that match, and the position after it; search no more than is needed."""
-        last = part.last or 0
+        last = min(part.last or 0, sys.maxsize)  # the limit of a deque
         count = last + _CONTEXT_LINES
         while True:
             count *= 4
