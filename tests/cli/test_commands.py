@@ -84,40 +84,6 @@ def test_ps_is_status_and_no_command_has_the_name_of_a_habit() -> None:
     assert not {name for name in _HABITS if cli.get_command(context, name) is not None}
 
 
-@pytest.mark.parametrize(
-    ("name", "answer"),
-    [
-        ("start", "tfcluster up"),
-        ("stop", "tfcluster down"),
-        ("rm", "tfcluster down"),
-        ("kill", "tfcluster cancel RUN"),
-        ("ssh", "tfcluster exec -- COMMAND"),
-        ("stats", "tfcluster top"),
-        ("list", "tfcluster runs"),
-        ("help", "tfcluster --help"),
-        ("version", "tfcluster --version"),
-        ("statsu", "Did you mean 'status'?"),
-        ("linear", "`tfcluster run linear` runs it.\n"),
-        ("src/train.py", "`tfcluster run src/train.py` runs it.\n"),
-        ("xyzzy", "No such command 'xyzzy'.\n"),
-    ],
-)
-def test_commands_of_other_tools_are_answered_with_what_to_type(name: str, answer: str) -> None:
-    result = CliRunner().invoke(cli, [name])
-    assert result.exit_code == 2
-    assert f"No such command {name!r}." in result.output
-    assert answer in result.output
-
-
-def test_a_script_without_an_ending_is_named_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "train").touch()
-    monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(cli, ["run", "train", "--epochs", "3"])
-    assert result.exit_code == 2
-    assert "No such command 'train'. A script is named by its path: " in result.output
-    assert " run ./train\n" in result.output
-
-
 @pytest.mark.parametrize("shell", COMPLETIONS)
 def test_completion_files_are_up_to_date(shell: str) -> None:
     made = subprocess.run(

@@ -33,16 +33,15 @@ def test_hosts_are_called_in_parallel_and_errors_belong_to_their_host() -> None:
     assert done == [1, 2, 3]
 
 
-def test_a_host_that_hangs_times_out_also_alone() -> None:
+def test_a_host_that_hangs_times_out() -> None:
     hang = threading.Event()
     done: list[int] = []
-    for hosts in (["a", "b"], ["b"]):
-        values, errors = map_hosts(hosts, lambda host: hang.wait(60) if host == "b" else True, 2.0, done.append)
-        assert values == dict.fromkeys(hosts[:-1], True)
-        assert errors["b"].message == "host 'b' has not answered within 2 s"
-        assert errors["b"].exit_code is ExitCode.UNREACHABLE
+    values, errors = map_hosts("ab", lambda host: hang.wait(60) if host == "b" else True, 1.0, done.append)
+    assert (values, done) == ({"a": True}, [1])
+    assert errors["b"].message == "host 'b' has not answered within 1 s"
+    assert errors["b"].exit_code is ExitCode.UNREACHABLE
+    assert [*map_hosts("b", lambda host: hang.wait(60), 0.05)[1]] == ["b"], "alone, too"
     hang.set()
-    assert done == [1]
     assert map_hosts([LOCAL_HOST], lambda host: host, 60.0, done.append) == ({LOCAL_HOST: LOCAL_HOST}, {})
     assert done == [1, 1]
 

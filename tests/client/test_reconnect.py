@@ -5,22 +5,24 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from tests.conftest import wait_for
+from tests.project import Project
 from tfcluster import settings
 from tfcluster.client.cluster import Cluster
+from tfcluster.client.resolve import find_cluster
 from tfcluster.client.rpc.agent_client import AgentClient, AgentDisconnectedError
 from tfcluster.client.rpc.parallel import StreamContext
 from tfcluster.client.rpc.reconnect import Reconnector, RetryPolicy
 from tfcluster.client.runs import launch
 from tfcluster.client.runs.requests import RunResponse, keep_leases_alive, read_records
 from tfcluster.errors import ClusterError, ExitCode, usage_error
-from tfcluster.protocol.api import Request
+from tfcluster.protocol.api import Reply
 from tfcluster.protocol.api.cluster import StatusRequest, TopologyRequest
 from tfcluster.protocol.api.runs import EventRecord
 from tfcluster.transport.errors import HostUnreachableError
@@ -107,63 +109,34 @@ def test_a_run_that_a_host_knows_no_more_is_lost_and_one_that_it_never_knew_is_n
     assert follow(RefusingResponse("")).exit_code is ExitCode.USAGE
 
 
-class FakeCluster:
-    """A cluster with the head alpha, which cannot be reached at first."""
-
-    hosts = ("alpha", "beta", "gamma")
-    head = "alpha"
-
-    def __init__(self, lease: float | None) -> None:
-        self.requests: Counter[tuple[str, type[Request[Any, Any]]]] = Counter()
-        self._lease = lease
-
-    def connect(self, host: str) -> FakeClient:
-        return FakeClient(self, host)
-
-    def connect_head(self) -> FakeClient:
-        return self.connect(self.head)
-
-    def answer(self, host: str, kind: type[Request[Any, Any]]) -> Any:
-        self.requests[host, kind] += 1
-        if kind is TopologyRequest and self.requests[host, kind] == 1:
-            raise ClusterError("unreachable")
-        return SimpleNamespace(lease=self._lease)
+def with_lease(project: Project, lease: float | None) -> Cluster:
+    """A cluster on three hosts, whose first answer with its topology gets lost."""
+    project.bring_up("name: three\nhosts: [alpha, beta, gamma]\njobs: {worker: {tasks: 3}}\n")
+    topology = replace(project.agent.up["three"], lease=lease)
+    project.agent.answer(TopologyRequest, [ClusterError("it is busy")], [Reply(topology)])
+    project.patch.setattr(settings, "LEASE_START_SECONDS", 0.01)
+    return find_cluster("three")
 
 
-class FakeClient:
-    def __init__(self, cluster: FakeCluster, host: str) -> None:
-        self._cluster = cluster
-        self._host = host
-
-    def call(self, request: Request[Any, Any]) -> Any:
-        return self._cluster.answer(self._host, type(request))
-
-
-@pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "LEASE_START_SECONDS", 0.01)
-
-
-def threads() -> int:
-    return threading.active_count()
+def status_requests(project: Project) -> Counter[str]:
+    """Return how often each host was asked for its status, which renews its lease."""
+    return Counter(host for host, request in project.agent.requests if isinstance(request, StatusRequest))
 
 
 @pytest.mark.parametrize("leader", ["alpha", "beta"])
-def test_the_leases_of_all_hosts_but_the_one_that_leads_the_run_are_renewed(leader: str) -> None:
-    cluster, before = FakeCluster(0.03), threads()
-    others = {*cluster.hosts} - {leader}
-    with keep_leases_alive(cast(Cluster, cluster), {leader}):
-        wait_for(lambda: min(cluster.requests[host, StatusRequest] for host in others) >= 3)
-    wait_for(lambda: threads() <= before)
-    assert (leader, StatusRequest) not in cluster.requests
-    assert cluster.requests["alpha", TopologyRequest] == 2
+def test_the_leases_of_all_hosts_but_the_one_that_leads_the_run_are_renewed(project: Project, leader: str) -> None:
+    cluster, others = with_lease(project, 0.03), {"alpha", "beta", "gamma"} - {leader}
+    with keep_leases_alive(cluster, {leader}):
+        wait_for(lambda: min(status_requests(project)[host] for host in others) >= 3)
+    assert status_requests(project).keys() == others
+    assert len(project.agent.asked(TopologyRequest)) == 2
 
 
-def test_without_a_lease_no_request_is_sent() -> None:
-    cluster, before = FakeCluster(None), threads()
-    with keep_leases_alive(cast(Cluster, cluster), {cluster.head}):
-        wait_for(lambda: cluster.requests["alpha", TopologyRequest] == 2 and threads() <= before)
-    assert set(cluster.requests) == {("alpha", TopologyRequest)}
+def test_without_a_lease_no_request_is_sent(project: Project) -> None:
+    cluster, before = with_lease(project, None), threading.active_count()
+    with keep_leases_alive(cluster, {"alpha"}):
+        wait_for(lambda: len(project.agent.asked(TopologyRequest)) == 2 and threading.active_count() <= before)
+    assert {type(request) for _, request in project.agent.requests} == {TopologyRequest}
 
 
 @dataclass
