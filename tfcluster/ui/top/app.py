@@ -148,7 +148,9 @@ class TerminalSignals:
     def suspend(self) -> None:
         """Stop all processes of the shell's job, until the shell continues them; without a shell, nothing happens."""
         with self._app.suspend():
-            signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+            # SIGCONT too: if other threads delay its handler, all would be drawn twice, and keys in between are lost.
+            for number in (signal.SIGTSTP, signal.SIGCONT):
+                signal.signal(number, signal.SIG_DFL)
             os.killpg(0, signal.SIGTSTP)
             self._stopping = None
             self.start()
