@@ -243,7 +243,7 @@ def describe_task(view: LiveView, name: str) -> Text:
     last = ""
     if task.last_exit is not None:
         last = f"{task.last_exit}{f': {task.last_exit.detail}' if task.last_exit.detail else ''}"
-    restarts = f", {task.restarts} restarts" if task.restarts else ""
+    restarts = f", {pluralize(task.restarts, 'restart')}" if task.restarts else ""
     return _lines(
         (f"{task.short}", task.state.value, f"on {task.host}, up {format_duration(task.uptime_s)}{restarts}"),
         {
