@@ -87,9 +87,16 @@ class Text(rich.text.Text):
 
 
 class _Table(Table):
-    """A table whose lines end with their text: in a pipe, one long cell would give all lines its width in spaces."""
+    """A table whose lines end with their text: in a pipe, one long cell would give all lines its width in spaces.
+
+    On a terminal that is too narrow, it is wider than the terminal instead of having cells that are cut off, unless it
+    has columns that can be wrapped: the name of a run that is cut off cannot be typed.
+    """
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterable[Segment]:
+        if all(column.no_wrap for column in self.columns):
+            whole = self.__rich_measure__(console, options.update(max_width=settings.PIPE_COLUMNS)).maximum
+            options = options.update(max_width=max(options.max_width, whole))
         parts = super().__rich_console__(console, options)
         for line in Segment.split_lines(part for part in parts if isinstance(part, Segment)):
             while line and not line[-1].text.strip():

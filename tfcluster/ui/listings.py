@@ -72,7 +72,9 @@ def show_status(status: ClusterStatus, *, has_servers: bool = True) -> None:
         screen.print(f"job {status.job.id}{end}  {nodes}", soft_wrap=True)
     if has_servers:
         screen.print()
-        screen.print(make_table(columns, [[row[column] for column in columns] for row in rows], right=_NUMBERS))
+        screen.print(
+            make_table(columns, [[row[column] for column in columns] for row in rows], right=_NUMBERS), soft_wrap=True
+        )
     if unavailable := [f"{host.host} is {host.state}" for host in status.hosts if host.state is not HostState.UP]:
         screen.print("\n" + "\n".join(unavailable), soft_wrap=True)
     if silent := [f"{task.short} does not answer ({task.probe_error})" for task in status.tasks if task.probe_error]:
@@ -89,7 +91,7 @@ def _show_latest_runs(status: ClusterStatus) -> None:
     latest = status.runs[-settings.STATUS_RUNS :]
     rows = [(run.run, run.script or run.program, run.state.value, format_duration(run.seconds)) for run in latest]
     screen.print()
-    screen.print(make_table(("RUN", "PROGRAM", "STATE", "TIME"), rows, right=("TIME",)))
+    screen.print(make_table(("RUN", "PROGRAM", "STATE", "TIME"), rows, right=("TIME",)), soft_wrap=True)
     if earlier := len(status.runs) - len(latest):
         more = pluralize(earlier, "earlier run")
         screen.print(f"and {more}: `tfcluster runs -c {status.cluster}`", soft_wrap=True)

@@ -135,7 +135,7 @@ class UpView(StatusLine):
         if not done:
             screen.print(f"{self._cluster} is up already: {'no task was changed' if actions else 'nothing changed'}")
             return
-        screen.print(make_tasks_table(status.tasks))
+        screen.print(make_tasks_table(status.tasks), soft_wrap=True)
         screen.print(f"{self._cluster} is up: {done} in {seconds:.2f} s")
 
 
@@ -165,7 +165,7 @@ class RestartView(UpView):
     def finish_restart(self, status: ClusterStatus, seconds: float) -> None:
         """Print the restarted tasks."""
         tasks = [task for task in status.tasks if task.short in self._tasks]
-        console().print(make_tasks_table(tasks))
+        console().print(make_tasks_table(tasks), soft_wrap=True)
         console().print(f"{self._cluster}: {pluralize(len(tasks), 'task')} restarted in {seconds:.2f} s")
 
 

@@ -224,7 +224,7 @@ class RunView:
         if (placements := self._placements.summary()) is not None:
             screen.print(Group(Text(), placements, Text()), soft_wrap=True)
         if lines := render_result(result):
-            screen.print(Group(*lines, Text(), _make_devices_table(result)))
+            screen.print(Group(*lines, Text(), _make_devices_table(result)), soft_wrap=True)
         for note in result["notes"]:
             if note not in self._shown_notes:
                 (error_console() if self._raw else screen).print(_format_note(note))
