@@ -22,7 +22,7 @@ import pexpect
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import parallel, requirements
+from tests import goldens, parallel, requirements
 from tests.project import Project, make_project
 from tfcluster.os import procfs
 from tfcluster.os.process_handle import ProcessHandle, is_frozen
@@ -89,6 +89,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # A shell without job control starts what stands before `&` with SIGINT ignored, which every command would inherit.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    goldens.Update.is_on = config.getoption("--update")
     if parallel.is_worker(config):
         parallel.enter_network_namespace()
     else:

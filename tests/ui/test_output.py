@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import re
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from tests.cast import status_of
 from tfcluster import settings
 from tfcluster.cli.up import preflight_progress
 from tfcluster.client.preflight.checks import CheckResult, Severity
-from tfcluster.core.devices import Device
 from tfcluster.core.plan import ActionKind, PlannedAction, plan
-from tfcluster.core.states import ClusterState, HostState, RunState, TaskState
-from tfcluster.core.status import ClusterStatus, HostStatus, LastExit, RunStatus, TaskStatus
+from tfcluster.core.states import ClusterState, TaskState
+from tfcluster.core.status import ClusterStatus, TaskStatus
 from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.ui.console import console, error_console, is_interactive
-from tfcluster.ui.listings import show_checks, show_devices, show_status
+from tfcluster.ui.listings import show_checks, show_status
 from tfcluster.ui.log_view import LogView
 from tfcluster.ui.progress_views import DownView, RestartView, UpView
 from tfcluster.ui.run_view import RunView
@@ -55,57 +53,6 @@ def task(job: str, index: int, state: TaskState, **other: Any) -> TaskStatus:
     return TaskStatus(f"/job:{job}/task:{index}", job, index, "localhost", state=state, **values)
 
 
-def device(job: str, index: int, number: int) -> str:
-    return f"/job:{job}/replica:0/task:{index}/device:CPU:{number}"
-
-
-#: In the reader's time zone.
-NOON = time.mktime((2026, 1, 31, 12, 0, 0, 0, 0, -1))
-FAILED_AT_NOON = LastExit("exit code 1", NOON, "no port [2223]", ("2026-01-31 [bold] started", "bind: address in use"))
-PS_USAGE: dict[str, Any] = {"pid": 17, "uptime_s": 125.0, "cpu_percent": 99.6, "rss_bytes": 97 << 20}
-WORKER_USAGE: dict[str, Any] = {"pid": 123456, "uptime_s": 3.1, "cpu_percent": 0.0, "rss_bytes": 1 << 30}
-STATUS = ClusterStatus(
-    cluster="demo",
-    state=ClusterState.DEGRADED,
-    spec="specs/[demo].yaml",
-    hosts=(HostStatus("localhost", HostState.UP, 16, "2.21.0"),),
-    tasks=(
-        task("ps", 0, TaskState.READY, **PS_USAGE, devices=(device("ps", 0, 0),)),
-        task(
-            *("worker", 0, TaskState.READY),
-            **WORKER_USAGE,
-            restarts=1,
-            devices=(device("worker", 0, 0), device("worker", 0, 1)),
-            last_exit=LastExit("SIGKILL", NOON),
-        ),
-        task("worker", 1, TaskState.FAILED, restarts=4, last_exit=FAILED_AT_NOON),
-    ),
-    runs=(RunStatus("pi-3f9a", "pi", RunState.SUCCEEDED, 0.41), RunStatus("pi-0001", "pi", RunState.RUNNING, 75.0)),
-)
-
-
-def test_how_tasks_ended_is_told_once_and_only_if_it_is_news(capsys: pytest.CaptureFixture[str]) -> None:
-    waits = LastExit("not started", NOON, "waiting: the disk of /state/demo is full (ENOSPC)")
-    tasks = [task("worker", index, TaskState.READY, last_exit=LastExit("SIGKILL", NOON)) for index in range(3)]
-    tasks.append(task("worker", 3, TaskState.READY, last_exit=LastExit("SIGTERM", NOON, expected=True)))
-    tasks.append(task("worker", 4, TaskState.BACKING_OFF, last_exit=waits))
-    show_status(dataclasses.replace(STATUS, tasks=tuple(tasks)))
-    text = printed(capsys)
-    assert "SIGTERM" not in text
-    assert "\nworker:0, worker:1, worker:2 last ended with SIGKILL at 2026-01-31 12:00:00\n" in text
-    assert "\nworker:4: not started at 2026-01-31 12:00:00: waiting: the disk of /state/demo is full (ENOSPC)\n" in text
-
-
-def test_a_status_says_that_there_are_more_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    runs = tuple(RunStatus(f"pi-{number:04}", "pi", RunState.SUCCEEDED, 1.0) for number in range(11))
-    show_status(dataclasses.replace(STATUS, runs=runs[:8]))
-    assert "earlier" not in printed(capsys)
-    show_status(dataclasses.replace(STATUS, runs=runs))
-    text = printed(capsys)
-    assert "pi-0002" not in text
-    assert text.endswith("pi-0010  pi       succeeded  1.0s\nand 3 earlier runs: `tfcluster runs -c demo`\n")
-
-
 def test_checks_in_a_pipe_are_no_wider_than_what_they_say_also_without_a_text(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -123,52 +70,6 @@ def test_checks_in_a_pipe_are_no_wider_than_what_they_say_also_without_a_text(
         f"b      tensorflow  problem  no TensorFlow\n    {long_advice}\n    Then try again.\n"
         "gamma  agent       problem\n"
     )
-
-
-def test_a_status(capsys: pytest.CaptureFixture[str]) -> None:
-    show_status(STATUS)
-    expected = """\
-demo  degraded  TensorFlow 2.21.0  closed network  specs/[demo].yaml
-
-TASK      HOST       ADDRESS         STATE      PID  UPTIME  RESTARTS   CPU   MEMORY  DEVICES
-ps:0      localhost  localhost:2222  ready       17   2m 5s         0  100%   97 MiB  CPU:0
-worker:0  localhost  localhost:2222  ready   123456    3.1s         1    0%  1.0 GiB  CPU:0 CPU:1
-worker:1  localhost  localhost:2223  failed       -       -         4     -        -  -
-
-worker:0 last ended with SIGKILL at 2026-01-31 12:00:00
-
-worker:1 last ended with exit code 1 at 2026-01-31 12:00:00: no port [2223]
-  2026-01-31 [bold] started
-  bind: address in use
-
-RUN      PROGRAM  STATE        TIME
-pi-3f9a  pi       succeeded    0.4s
-pi-0001  pi       running    1m 15s
-"""
-    assert printed(capsys) == expected
-
-
-def test_a_narrow_terminal_has_fewer_columns_and_none_cut_off_and_a_long_row_is_one_line_in_a_pipe(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    devices = tuple(device("worker", 0, number) for number in range(64))
-    show_status(cluster(task("worker", 0, TaskState.READY, devices=devices)))
-    *_, row = printed(capsys).splitlines()
-    assert row.endswith(" ".join(f"CPU:{number}" for number in range(64)))
-    first, second = (task("worker", index, TaskState.READY, **WORKER_USAGE) for index in range(2))
-    hosts = tuple(HostStatus(host, HostState.UP, 16, None) for host in ("localhost", "gamma"))
-    tasks = (first, dataclasses.replace(second, host="gamma"))
-    status = ClusterStatus("demo", ClusterState.RUNNING, "c.yaml", hosts, tasks, ())
-    console().width = 70
-    show_status(status)
-    expected = """\
-demo  running  closed network  c.yaml
-
-TASK      HOST       ADDRESS         STATE  UPTIME  CPU   MEMORY
-worker:0  localhost  localhost:2222  ready    3.1s   0%  1.0 GiB
-worker:1  gamma      localhost:2223  ready    3.1s   0%  1.0 GiB
-"""
-    assert printed(capsys) == expected
 
 
 PI: dict[str, Any] = {
@@ -513,13 +414,13 @@ def test_a_task_has_the_same_colour_in_every_command(
 def test_a_pipe_has_colours_only_when_they_are_forced(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    show_status(STATUS)
+    show_status(status_of("alpha"))
     plain = capsys.readouterr().out
     assert "\x1b" not in plain
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     console.cache_clear()
-    show_status(STATUS)
+    show_status(status_of("alpha"))
     coloured = capsys.readouterr().out
     assert re.search(r"\x1b\[32mready *\x1b\[0m", coloured)
     assert not is_interactive(console())
@@ -537,25 +438,3 @@ def test_only_a_terminal_that_can_moves(monkeypatch: pytest.MonkeyPatch) -> None
     assert not is_interactive(Console(file=io.StringIO(), force_terminal=True))
     monkeypatch.setenv("TERM", "dumb")
     assert not is_interactive(Console(file=Terminal()))
-
-
-def test_devices(capsys: pytest.CaptureFixture[str]) -> None:
-    description = "device: 0, name: NVIDIA H100, pci bus id: 0000:18:00.0, compute capability: 9.0"
-    devices = [
-        Device(device("ps", 0, 0), "CPU", 256 << 20),
-        Device("/job:worker/replica:0/task:1/device:GPU:0", "GPU", 79 << 30, description),
-    ]
-    show_devices(devices)
-    expected = """\
-DEVICE                           TYPE    MEMORY  DESCRIPTION
-/job:ps/task:0/device:CPU:0      CPU    256 MiB  -
-/job:worker/task:1/device:GPU:0  GPU   79.0 GiB  NVIDIA H100, compute capability 9.0
-"""
-    assert printed(capsys) == expected
-    show_devices(devices, ["alpha", "localhost"])
-    expected = """\
-DEVICE                           HOST       TYPE    MEMORY  DESCRIPTION
-/job:ps/task:0/device:CPU:0      alpha      CPU    256 MiB  -
-/job:worker/task:1/device:GPU:0  localhost  GPU   79.0 GiB  NVIDIA H100, compute capability 9.0
-"""
-    assert printed(capsys) == expected

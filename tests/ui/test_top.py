@@ -1,222 +1,115 @@
-"""The screen of `top` on a pseudo-terminal, with a cluster that is made up: sizes, colours, keys, and how it ends.
+"""`top` of the cast through Textual's pilot: what each screen shows, whole, and what the keys do.
 
-What it does with a real cluster is in tests/end_to_end/test_top.py.
+How it ends, and what it does to a terminal, is in test_top_terminal.py; a real cluster is in
+tests/end_to_end/test_top.py.
 """
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
-import termios
-from pathlib import Path
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from textual.binding import Binding
+from textual.pilot import Pilot
 
-from tests.conftest import ROOT, mostly_slow, wait_for
-from tests.screens import DOWN, END, ENTER, ESCAPE, SUSPEND, TAB, Terminal
+from tests.cast import CastCluster
+from tests.cast import cast as cast
+from tests.goldens import Update, golden, is_golden
+from tfcluster.client.status import take_snapshot
+from tfcluster.protocol.api.runs import CancelRequest
+from tfcluster.ui.top import app
 from tfcluster.ui.top.app import TopApp
+from tfcluster.ui.top.rows import event_lines, share_lines
 from tfcluster.ui.top.screens import KEYS, DetailScreen
 
-# Two hosts and 60 tasks; the arguments change what is there.
-_PROGRAM = """
-import dataclasses, os, sys, time
-from tfcluster.client.cluster import Cluster
-from tfcluster.client.live.live_cluster import LiveCluster
-from tfcluster.client.live.view import Link, LiveRun
-from tfcluster.client.status import ClusterSnapshot
-from tfcluster.core.hosts import Host
-from tfcluster.core.states import ClusterState, HostState, RunState, TaskState
-from tfcluster.core.status import ClusterStatus, GpuLoad, HostLoad, HostStatus, TaskStatus
-from tfcluster.errors import ClusterError
-from tfcluster.protocol.api.runs import RunSummary
-from tfcluster.ui.top import app
-words = set(sys.argv[1:])
-gpus = tuple(GpuLoad(str(number), "H100", 50.0, 10 << 30, 80 << 30) for number in range(2))
-load = HostLoad(12.0, 16, 3 << 30, 64 << 30, gpus)
-hosts = (HostStatus("alpha", HostState.UP, 7, "2.21.0", load), HostStatus("beta", HostState.UNREACHABLE, None, None))
-def task(number):
-    host = "alpha" if number < 58 else "beta"
-    state = TaskState.FAILED if number == 57 else TaskState.READY if host == "alpha" else TaskState.UNRESPONSIVE
-    pid = 1000 + number if host == "alpha" else None
-    return TaskStatus(f"/job:worker/task:{number}", "worker", number, host, f"{host}:{2222 + number}", state, pid,
-        number % 7, 100.0, float(number), (number + 1) << 20, (), None)
-tasks = tuple(task(number) for number in range(60))
-def run(name, state, **more):
-    record = RunSummary(name, "linear", {"steps": 100}, state, 12.0, time.time() - 20, {"loss": 0.5}, None, None, None)
-    return LiveRun("alpha", record, **more)
-runs = (
-    run("linear-1111", RunState.SUCCEEDED),
-    run("[b]linear-2222", RunState.RUNNING, progress={"done": 25, "total": 100, "unit": "steps", "seconds": 1.0},
-        metrics={"loss": 0.25}, step=25),
+#: What one waits for happens, or the test has failed.
+LIMIT = 60.0
+
+
+class NoTerminal:
+    """In place of the signals of a terminal: the test has none, and keeps its own handlers."""
+
+    def __init__(self, top: TopApp) -> None: ...
+
+    def start(self) -> None: ...
+
+    def handle(self) -> None: ...
+
+
+@dataclass
+class Top:
+    """What a test does with `top`, and sees of it."""
+
+    pilot: Pilot[Any]
+
+    @property
+    def text(self) -> str:
+        """The screen as text, without the blanks at the ends of its lines."""
+        lines = self.pilot.app.screen._compositor.render_strips()
+        return "\n".join(strip.text.rstrip() for strip in lines)
+
+    async def wait_until(self, is_shown: Callable[[str], object]) -> None:
+        deadline = time.monotonic() + LIMIT
+        while not is_shown(self.text):
+            assert time.monotonic() < deadline, f"not shown:\n{self.text}"
+            await self.pilot.pause(0.02)
+
+    async def press(self, *keys: str, shows: str) -> None:
+        """Press keys, and wait until the screen has some words."""
+        await self.pilot.press(*keys)
+        await self.wait_until(lambda text: shows in text)
+
+    async def check(self, file: str) -> None:
+        """Compare the screen with a golden file, when all of it has been drawn."""
+        await self.pilot.pause(0.5 if Update.is_on else 0.0)
+        with contextlib.suppress(AssertionError):
+            await self.wait_until(lambda text: is_golden(file, text))
+        golden(file, self.text)
+
+
+@pytest.fixture
+async def opened(
+    cast: CastCluster, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> AsyncIterator[Top]:
+    """`top` with the cast, on a screen of 100 columns and 40 lines, or of the size that a test names."""
+    monkeypatch.setattr(app, "TerminalSignals", NoTerminal)
+    top = TopApp(cast, take_snapshot(cast))
+    async with top.run_test(size=getattr(request, "param", (100, 40))) as pilot:
+        opened = Top(pilot)
+        for host in ("CPU  97% of 16", "CPU    - of 8", "unreachable since"):
+            await opened.press(shows=host)
+        yield opened
+    top.live.close()
+
+
+def sized(columns: int, lines: int) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("opened", [(columns, lines)], indirect=True)
+
+
+@pytest.mark.parametrize(
+    ("opened", "file"),
+    [((100, 40), "top.txt"), ((60, 24), "top-narrow.txt"), ((200, 24), "top-wide.txt")],
+    indirect=["opened"],
 )
-event = {"time": time.time(), "task": "worker:57", "event": "died", "detail": "SIGKILL [bold]\\x1b[2J", "host": "alpha"}
-status = ClusterStatus("many", ClusterState.DEGRADED, "many.yaml", hosts, tasks, ())
-class Live(LiveCluster):
-    version = 1
-    def __init__(self, cluster, snapshot):
-        pass
-    def start(self):
-        pass
-    def close(self):
-        pass
-    def view(self):
-        from tfcluster.client.live.view import LiveView
-        if "breaks" in words and os.path.exists("now"):
-            raise ValueError("of the test")
-        down = ClusterError("cluster 'many' went down", exit_code=3) if os.path.exists("down") else None
-        links = {"alpha": Link(), "beta": Link(time.time(), "connection lost")}
-        return LiveView(status, links, runs, (event,), down)
-    def follow_log(self, name, host, level, show, on_hidden):
-        if level == "info" and "silent" not in words:
-            show({"line": "dump", "time": 0.0, "task": name})
-        elif level != "info":
-            on_hidden(7)
-        if "silent" in words:
-            return lambda: None
-        for number in range(100):
-            show({"line": f"line {number} of {name}\\x1b[2J [red]", "time": 0.0, "task": name})
-        return lambda: None
-app.LiveCluster = Live
-sys.argv[:] = ["tfcluster", "top", "-c", "many"]
-from tfcluster.cli import main, top
-from tfcluster.client import resolve, status as of_status
-resolve.resolve_cluster = lambda name: Cluster("many", (Host("alpha", "alpha"), Host("beta", "beta")))
-of_status.take_snapshot = lambda cluster: None
-main.main()
-"""
-
-_ENTERED, _LEFT = b"\x1b[?1049h", b"\x1b[?1049l"  # the alternate screen
-_CURSOR_HIDDEN, _CURSOR_SHOWN = b"\x1b[?25l", b"\x1b[?25h"
-_NOT_INHERITED = ("NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES")
+async def test_the_first_screen(opened: Top, file: str) -> None:
+    await opened.check(file)
 
 
-def open_top(folder: Path, *words: str, columns: int = 80, lines: int = 24, **environment: str) -> Terminal:
-    inherited = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
-    return Terminal(
-        [sys.executable, "-c", _PROGRAM, *words],
-        {**inherited, "PYTHONPATH": str(ROOT), **environment},
-        folder,
-        columns,
-        lines,
-    )
+async def test_the_screen_is_arranged_again_for_another_size(opened: Top) -> None:
+    await opened.pilot.resize_terminal(60, 24)
+    await opened.check("top-narrow.txt")
+    await opened.pilot.resize_terminal(100, 40)
+    await opened.check("top.txt")
 
 
-def test_80_columns_show_everything_that_matters(tmp_path: Path) -> None:
-    with open_top(tmp_path) as top:
-        text = top.wait_for(r"q Quit", r"^worker:0 ", r"linear-1111")
-        lines = text.splitlines()
-        assert lines[0] == " many  degraded  57 of 60 tasks ready on 2 hosts"
-        assert lines[1].startswith(" alpha  up    CPU  12% of 16  memory 3.0 of 64.0 GiB  2 GPUs 50% 20.0 of 16")
-        assert lines[2].startswith(" beta   unreachable since ")
-        assert lines[2].endswith("connection lost")
-        assert lines[3].split() == ["TASK", "HOST", "ADDRESS", "STATE", "UPTIME", "RESTARTS", "CPU", "MEMORY"]
-        assert "[b]linear-2222  running" in text  # names are no markup
-        assert "████░░░░░░░░░░  25%  step=25 loss=0.25" in text
-        assert "loss=0.5" in text
-        assert r"SIGKILL [bold]\x1b[2J" in text
-        assert " r  tfcluster restart worker:0 -c many" in lines
-        assert len(lines) == 24
-        top.resize(140, 40)
-        # The frame arrives in parts, and the footer of the smaller screen is still there: wait for the last task too.
-        top.wait_for("ADDRESS +STATE +PID", r"alpha:2222", "^worker:20 ", r"q Quit")
-        top.resize(80, 24)
-        top.wait_until(lambda text: " PID " not in text and "q Quit" in text and "worker:20" not in text)
-        top.send("q")
-        assert top.wait_for_end() == 0
-        assert _LEFT in top.raw
-        assert top.raw.rindex(_CURSOR_SHOWN) > top.raw.index(_LEFT) - 100
-
-
-@pytest.mark.slow
-def test_sixty_tasks_are_reached_sorted_and_filtered(tmp_path: Path) -> None:
-    with open_top(tmp_path) as top:
-        top.wait_for(r"^worker:0 ", "q Quit")
-        top.send(DOWN)
-        top.wait_for(r"^ r  tfcluster restart worker:1 -c many")
-        top.send(END)
-        text = top.wait_for(r"^ r  tfcluster restart worker:59 -c many", r"^worker:59 +beta +\S+ +unresponsive")
-        assert "worker:0 " not in text
-        top.send("s")  # by state
-        top.wait_for("sorted by state", r"^ r  tfcluster restart worker:59 ")  # the cursor stays on its task
-        top.send("s")
-        top.wait_for("sorted by CPU")
-        top.send("f")
-        top.wait_for("filter tasks, runs and events")
-        top.send("failed")
-        top.wait_until(lambda text: "worker:57 " in text and "filter: failed" in text and "worker:56 " not in text)
-        top.wait_until(lambda text: "SIGKILL" not in text and "RUN " not in text)  # events and runs are filtered too
-        top.send("-nowhere")
-        top.wait_for("^ nothing matches 'failed-nowhere': Esc shows everything")
-        top.send("\x7f" * len("-nowhere") + ENTER)
-        top.wait_for(r"^ r  tfcluster restart worker:57 -c many")
-        top.send(ESCAPE)
-        top.wait_until(lambda text: "filter:" not in text and "worker:56 " in text)
-        top.send("?")
-        top.wait_for("Esc goes back", "restart the task")
-        top.send(ESCAPE)
-        top.wait_for(r"^TASK ", r"s Sort f Filter")
-        top.send("q")
-        assert top.wait_for_end() == 0
-
-
-def test_a_log_is_followed_searched_and_cannot_draw(tmp_path: Path) -> None:
-    with open_top(tmp_path) as top:
-        top.wait_for(r"^worker:0 ", "q Quit")
-        top.send(ENTER)
-        text = top.wait_for(r"line 99 of worker:0\\x1b\[2J \[red\]", "following")
-        assert " $ tfcluster logs worker:0 -f -c many   following, 7 hidden" in text.splitlines()
-        assert "line 70 " not in text
-        top.send("/")
-        top.wait_for("^search")
-        top.send("LINE 4")
-        top.wait_for("^LINE 4")
-        top.send(ENTER)
-        top.wait_for("line 49 ", "End follows")  # the last one
-        top.send("N")
-        top.wait_for("line 41 ")
-        top.send("/")
-        top.wait_for("^search")
-        top.send("nowhere" + ENTER)
-        top.wait_for("not found: nowhere")
-        top.send(END)
-        top.wait_for("line 99 ", "following")
-        top.send("l")
-        top.wait_for("line 99 ", "--level error   following, 7 hidden")
-        top.send("l")
-        top.wait_for("line 99 ", "--level info   following$")
-        top.send("/")
-        top.wait_for("^search")
-        top.send("dump" + ENTER)
-        top.wait_for("^dump$")
-        top.send(END)
-        top.wait_for("line 99 ", "following")
-        top.send(ESCAPE)
-        top.wait_for(r"^TASK ", r"s Sort f Filter")
-        top.send(TAB)
-        top.wait_for(r"^ c  tfcluster cancel \[b\]linear-2222 -c many")
-        top.send(ENTER)
-        top.wait_for(r"inputs +steps=100", r"line 99 of \[b\]linear-2222", "following")
-        top.send(ESCAPE)
-        top.wait_for(r"^TASK ", r"s Sort f Filter")
-        top.send(DOWN)
-        top.wait_for(r"^ c  tfcluster cancel linear-1111 -c many")
-        top.send(ENTER)
-        top.wait_for(r"line 99 of linear-1111", "   ended")
-        top.send("q")
-        assert top.wait_for_end() == 0
-
-
-def test_a_log_without_lines_says_why(tmp_path: Path) -> None:
-    with open_top(tmp_path, "silent") as top:
-        top.wait_for(r"^worker:0 ", "q Quit")
-        top.send(ENTER)
-        top.wait_for("^ no entries at this level$", "following, 7 hidden$")
-        top.send("ll")
-        top.wait_for("^ no output yet$", "--level info   following$")
-        top.send("q")
-        assert top.wait_for_end() == 0
+async def test_the_help(opened: Top) -> None:
+    await opened.press("question_mark", shows="Esc goes back")
+    await opened.check("top-help.txt")
+    await opened.press("escape", shows="q Quit")
 
 
 def test_the_help_has_every_key_that_a_screen_shows() -> None:
@@ -226,103 +119,87 @@ def test_the_help_has_every_key_that_a_screen_shows() -> None:
     assert keys <= named
 
 
-@pytest.mark.parametrize("number", mostly_slow([signal.SIGTERM, signal.SIGHUP, signal.SIGINT], fast=[signal.SIGTERM]))
-def test_a_signal_leaves_the_terminal_as_it_was(tmp_path: Path, number: signal.Signals) -> None:
-    with open_top(tmp_path) as top:
-        top.wait_for(r"^worker:0 ", "q Quit")
-        top.child.kill(number)
-        assert top.wait_for_end() == (-number if number is signal.SIGINT else 143)
-    assert _LEFT in top.raw
+@sized(100, 24)
+async def test_tasks_are_chosen_and_sorted(opened: Top) -> None:
+    await opened.press("down", shows=" r  tfcluster restart worker:0 -c cast")
+    await opened.press("end", shows=" r  tfcluster restart evaluator:0 -c cast")
+    await opened.wait_until(lambda text: "\nps:0 " not in text and "\nevaluator:0 " in text)
+    await opened.press("home", "down", "down", "down", shows=" r  tfcluster restart worker:2 -c cast")
+    for order in ("state", "CPU", "memory", "restarts"):
+        await opened.press("s", shows=f"sorted by {order}")
+        await opened.wait_until(lambda text: " r  tfcluster restart worker:2 -c cast" in text)  # it stays chosen
+    await opened.press("home", shows=" r  tfcluster restart worker:2 -c cast")  # with the most restarts
+    await opened.press("s", "s", shows="tasks ready on 4 hosts\n")
 
 
-def test_it_ends_when_its_terminal_is_closed(tmp_path: Path) -> None:
-    with open_top(tmp_path) as top:
-        top.wait_for(r"^worker:0 ", "q Quit")
-        with open(os.devnull) as nothing:
-            os.dup2(nothing.fileno(), top.child.child_fd)
-        wait_for(lambda: not top.child.isalive())
-        assert top.child.exitstatus == 143
+async def test_tasks_runs_and_events_are_filtered(opened: Top) -> None:
+    await opened.press("f", shows="filter tasks, runs and events")
+    await opened.press(*"FAIL", shows="filter: FAIL")
+    await opened.check("top-filtered.txt")
+    await opened.press(*"nowhere", shows=" nothing matches 'FAILnowhere': Esc shows everything")
+    await opened.press(*["backspace"] * 7, "enter", shows=" r  tfcluster restart worker:2 -c cast")
+    await opened.press("escape", shows="\nworker:3 ")
+    assert "filter:" not in opened.text
 
 
-def test_ctrl_c_ends_it_as_it_ends_other_commands(tmp_path: Path) -> None:
-    with open_top(tmp_path) as top:
-        top.wait_for(r"^worker:0 ", "q Quit")
-        top.send("\x03")
-        assert top.wait_for_end() == -signal.SIGINT  # a shell shows 130
-    assert _LEFT in top.raw
+async def test_a_task_and_its_log_which_is_searched(opened: Top) -> None:
+    await opened.press("down", "enter", shows="line 99 of worker:0")
+    await opened.check("top-task.txt")
+    await opened.press("slash", *"0 OF", "enter", "N", "N", shows="line 55 ")  # 90, 80, 70
+    assert "End follows" in opened.text
+    await opened.pilot.press("n")
+    await opened.wait_until(lambda text: "line 55 " not in text)
+    await opened.press("slash", *"nowhere", "enter", shows="not found: nowhere")
+    await opened.press("end", shows="   following")
+    await opened.wait_until(lambda text: "line 99 " in text)
+    await opened.press("l", shows="--level error   following, 7 hidden")
+    await opened.press("l", shows="--level info   following\n")
+    await opened.press("pageup", shows="End follows")
+    await opened.press("escape", shows="s Sort f Filter")
 
 
-def test_a_cluster_that_goes_down_ends_it_with_one_line_also_without_colour(tmp_path: Path) -> None:
-    with open_top(tmp_path, NO_COLOR="1") as top:
-        text = top.wait_for(r"^worker:0 +alpha +\S+ +ready", r"unreachable since", "q Quit")
-        assert "████░░░░░░░░░░  25%" in text
-        (tmp_path / "down").touch()
-        assert top.wait_for_end() == 3
-    assert b"\x1b[32m" not in top.raw
-    assert _LEFT in top.raw
-    assert top.raw.rpartition(_LEFT)[2].count(b"error: cluster 'many' went down") == 1
+async def test_a_log_without_lines_says_why(opened: Top) -> None:
+    await opened.press("down", "down", "enter", shows="\n no entries at this level\n")
+    await opened.press("l", "l", shows="\n no output yet\n")
+    assert "worker:1 -f -c cast --level info   following\n" in opened.text
 
 
-def test_a_bug_leaves_the_terminal_as_it_was_and_is_one_error(tmp_path: Path) -> None:
-    with open_top(tmp_path, "breaks", NO_COLOR="1") as top:
-        top.wait_for(r"^worker:0 ", "q Quit")
-        (tmp_path / "now").touch()
-        assert top.wait_for_end() == 1
-    after = top.raw.rpartition(_LEFT)[2]
-    assert b"error: tfcluster failed: ValueError: of the test" in after
-    assert b"Traceback" not in after
+async def test_a_run_is_cancelled_after_a_question_and_followed(opened: Top, cast: CastCluster) -> None:
+    await opened.press("tab", "down", "down", "down", "down", shows=" c  tfcluster cancel train-0007 -c cast")
+    await opened.press("r", shows="r restarts a task: choose one with Tab and the arrows")
+    await opened.press("c", shows="LOST: everything that run train-0007 has not saved yet")
+    await opened.check("top-question.txt")
+    await opened.press("n", shows="nothing was done")
+    assert cast.agents["alpha"].sent == []
+    await opened.press("c", shows="Run it? yes, no")
+    await opened.press("y", shows="done: tfcluster cancel train-0007 -c cast")
+    assert cast.agents["alpha"].sent == [CancelRequest("train-0007")]
+    await opened.press("enter", shows="line 99 of train-0007")
+    await opened.check("top-run.txt")
+    await opened.press("escape", "down", shows=" c  tfcluster cancel mean-0006 -c cast")
+    await opened.press("c", shows="mean-0006 has already ended")
+    await opened.press("down", "enter", shows="   ended")
+    await opened.check("top-failed-run.txt")
+    await opened.press("q", shows="")
+    assert opened.pilot.app.return_value == 0
 
 
-@pytest.mark.parametrize("words", mostly_slow(["", "sh -c"], fast=[""]))
-def test_ctrl_z_gives_the_terminal_back_to_the_shell_until_fg(tmp_path: Path, words: str) -> None:
-    """Alone, and as a part of a script, which is stopped with it. The prompt clears what the emulator has kept."""
-    program = tmp_path / "program.py"
-    program.write_text(_PROGRAM)
-    top = f"{sys.executable} program.py"
-    command = f"sh -c '{top}; touch ended'" if words else top
-    shell = {**os.environ, "PYTHONPATH": str(ROOT), "PS1": "prompt> ", "PROMPT_COMMAND": "printf '\\e[J'"}
-    with Terminal(["bash", "--norc", "--noprofile", "-i"], shell, tmp_path) as bash:
-        bash.wait_for("^ ?prompt>$")
-        bash.send(f"stty -a > before; {command}\r")
-        bash.wait_for(r"^worker:0 ", "q Quit")
-        bash.send("?")
-        bash.wait_for("Esc goes back")
-        for key in (ESCAPE, DOWN):  # it works with a dialog, and twice
-            bash.send(SUSPEND)
-            bash.wait_for(r"Stopped .*", r"^ ?prompt>$")
-            assert bash.raw.rindex(_LEFT) > bash.raw.rindex(_ENTERED)
-            assert bash.raw.rindex(_CURSOR_SHOWN) > bash.raw.rindex(_CURSOR_HIDDEN)
-            bash.send("stty -a > during; clear\r")
-            bash.wait_until(lambda text: text.split() == ["prompt>"])
-            assert (tmp_path / "before").read_text() == (tmp_path / "during").read_text()
-            bash.send("fg\r")
-            # It hides the cursor when it gets the keys again; it can have drawn something before.
-            bash.wait_until(lambda text: bash.raw.rindex(_CURSOR_HIDDEN) > bash.raw.rindex(_CURSOR_SHOWN))
-            bash.wait_for("restart the task" if key == ESCAPE else r"^worker:0 ")  # all of it is drawn
-            bash.send(key)
-            bash.wait_for(rf"^ r  tfcluster restart worker:{'0' if key == ESCAPE else '1'} -c many", "q Quit")
-        bash.send("q")
-        bash.wait_for("^ ?prompt>$")
-        bash.send("stty -a > after; touch done\r")
-        wait_for(lambda: bash._read() and (tmp_path / "done").exists())
-        assert (tmp_path / "before").read_text() == (tmp_path / "after").read_text()
-        assert (tmp_path / "ended").exists() == bool(words)
+def test_no_event_is_shown_where_there_is_no_room_and_the_last_ones_where_there_is_little() -> None:
+    events = [{"time": 0.0, "task": None, "event": "ready", "detail": str(number)} for number in range(5)]
+    assert event_lines(events, 0) == []
+    assert [line.plain.split()[-1] for line in event_lines(events, 2)] == ["3", "4"]
+    assert len(event_lines(events, 9)) == 5
 
 
-@pytest.mark.slow
-def test_without_a_shell_ctrl_z_does_nothing_and_who_is_continued_draws_again(tmp_path: Path) -> None:
-    with open_top(tmp_path) as top:
-        top.wait_for(r"^worker:0 ", "q Quit")
-        modes = termios.tcgetattr(top.child.child_fd)
-        top.send(SUSPEND)
-        top.wait_until(lambda text: top.raw.count(_ENTERED) == 2)
-        top.send(DOWN)
-        top.wait_for(r"^ r  tfcluster restart worker:1 -c many")
-        top.child.kill(signal.SIGSTOP)
-        top.child.kill(signal.SIGCONT)
-        top.wait_until(lambda text: top.raw.count(_ENTERED) == 3)
-        top.send(DOWN)
-        top.wait_for(r"^ r  tfcluster restart worker:2 -c many")
-        assert termios.tcgetattr(top.child.child_fd) == modes
-        top.send("q")
-        assert top.wait_for_end() == 0
+@pytest.mark.parametrize(
+    ("lines", "wanted", "given"),
+    [
+        (50, [9, 21, 100], [9, 21, 20]),
+        (12, [100, 100, 100], [6, 4, 2]),
+        (10, [3, 2, 1], [3, 2, 1]),
+        (10, [20, 0, 3], [8, 0, 2]),
+        (-3, [1, 1, 1], [0, 0, 0]),
+    ],
+)
+def test_lines_are_shared(lines: int, wanted: list[int], given: list[int]) -> None:
+    assert share_lines(lines, wanted) == given
