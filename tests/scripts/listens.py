@@ -2,18 +2,18 @@
 
 import json
 import multiprocessing
+import multiprocessing.connection
 import os
 import re
 import socket
 import subprocess
 import sys
 import time
-from multiprocessing.connection import Connection
 
 import tensorflow as tf
 
 
-def listen(connection: "Connection[int, int] | None" = None) -> socket.socket:
+def listen(connection: "multiprocessing.connection.Connection[int, int] | None" = None) -> socket.socket:
     server = socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
     if connection is not None:
         connection.send(server.getsockname()[1])
