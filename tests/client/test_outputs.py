@@ -188,6 +188,14 @@ def test_the_traces_are_where_tensorboard_looks_and_idle_tasks_are_named(demo: P
     assert (trace.name, trace.read_bytes()) == ("worker_0.xplane.pb", b"tracetrace")
 
 
+def test_tasks_on_which_nothing_runs_have_no_trace(demo: Project) -> None:
+    demo.agent.answer(ProfileRequest, [Reply(ProfileReply(("worker:0", "worker:1"), {}))])
+    outcome = demo.run("profile --logdir logs --seconds 1")
+    assert (outcome.code, outcome.stdout) == (1, "")
+    assert outcome.stderr.startswith("error: nothing ran on these tasks for 1 s, so there is no trace\nhint: ")
+    assert names(demo.folder) == ["cluster.yaml"]
+
+
 @pytest.mark.parametrize(
     ("task", "name", "data", "problem"),
     [

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.conftest import ROOT
+from tests.project import Project
 from tfcluster import settings
 from tfcluster.client.tensorboard import TensorBoard, named_folders
 from tfcluster.errors import ClusterError
@@ -61,6 +64,15 @@ def test_a_tensorboard_that_does_not_say_where_it_serves_is_given_up(monkeypatch
 )
 def test_folders(parameters: dict[str, Any], folders: list[str]) -> None:
     assert list(named_folders(parameters, "/r")) == folders
+
+
+def test_a_tensorboard_that_is_not_installed_is_said(project: Project) -> None:
+    changes = {"tfcluster.transport.remote.tensorboard": "_find_command = lambda: []"}
+    path = f"{ROOT / 'tests' / 'changed'}:{ROOT}"
+    outcome = project.run("tensorboard .", env={"TEST_CHANGES": json.dumps(changes), "PYTHONPATH": path})
+    assert (outcome.code, outcome.stdout) == (1, "")
+    assert f"TensorBoard is not installed for {sys.executable} on this machine" in outcome.stderr
+    assert f"Install it: {shlex.quote(sys.executable)} -m pip install tensorboard" in outcome.stderr
 
 
 def test_it_listens_on_the_loopback_device_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,20 +69,6 @@ def test_a_seed_is_chosen_and_shown(demo: Sandbox) -> None:
     assert first["inside"] == again["inside"]
 
 
-def test_fewer_gpus_than_asked_for(demo: Sandbox) -> None:
-    result = demo.json("run", "pi", "--samples", "10", "--gpus", "2")
-    assert result["notes"] == ["2 GPU devices asked for, the cluster has 0: running on 2 CPU devices"]
-    error = demo("run", "pi", "--gpus", "2", "--strict", code=1).stderr
-    assert error.startswith("error: 2 GPU devices asked for, the cluster has 0\nhint: ")
-
-
-def test_missing_devices(demo: Sandbox) -> None:
-    error = demo("run", "pi", "--devices", "/job:worker/task:9", code=2).stderr
-    assert "no device of the cluster matches" in error
-    assert "/job:worker/task:1/device:CPU:0" in error
-    assert "not a TensorFlow device string" in demo("run", "pi", "--devices", "worker", code=2).stderr
-
-
 @pytest.mark.slow
 def test_a_huge_run_is_bounded_in_memory_and_by_its_timeout(demo: Sandbox) -> None:
     demo("run", "pi", "--samples", "3e8")  # as many compile what many more do
