@@ -43,25 +43,6 @@ def test_a_long_curve_keeps_its_shape_and_its_last_point() -> None:
     assert len(gaps) == 1
 
 
-def test_what_else_a_run_says() -> None:
-    history = RunHistory("script-1")
-    history.update({"event": "run", "run": "script-1", "notes": ["one device"]})
-    history.update({"event": "progress", "done": 1, "total": 2, "unit": "steps", "seconds": 1.0})
-    history.update({"event": "task_down", "task": "worker:1", "problem": "worker:1 died"})
-    history.update({"event": "member", "task": "worker:0", "host": "alpha", "state": "started"})
-    history.update({"event": "graph", "operations": [["y", "Add", ["x"]]]})
-    history.update({"event": "placement", "op": "y", "type": "Add", "device": "/job:worker/task:0/device:CPU:0"})
-    history.update({"event": "result", "state": "succeeded", "notes": ["one device"]})
-    value = history.to_json()
-    assert value["notes"] == ["one device", "worker:1 died"]
-    assert value["progress"]["done"] == 1
-    assert [member["task"] for member in value["members"]] == ["worker:0"]
-    assert value["result"]["state"] == "succeeded"
-    assert value["has_graph"]
-    assert history.placements == [("y", "Add", "/job:worker/task:0/device:CPU:0")]
-    assert history.version == 7
-
-
 def test_an_event_without_its_fields_is_left_out() -> None:
     history = RunHistory("script-1")
     for event in (
