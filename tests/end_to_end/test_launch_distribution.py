@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import json
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.conftest import Sandbox
-from tests.hosts import over
 from tfcluster.core.groups import DISTRIBUTION_VARIABLES
 
 # Multiplies a matrix whose rows are divided over two devices of each of two members.
@@ -91,15 +87,6 @@ def test_members_start_warm_and_one_that_trains_alone_has_no_neighbors_of_its_la
     assert len(inherited) == len(DISTRIBUTION_VARIABLES)
     lines = sandbox("launch", "--each", "chief", "starts.py", env=inherited).stdout
     assert json.loads(lines.partition(" | ")[2].partition("\n")[0]) == {"is_warm": True}
-
-
-@pytest.mark.slow
-@pytest.mark.needs("network")
-def test_dtensor_multiplies_a_matrix_that_is_divided_over_two_hosts(tmp_path: Path) -> None:
-    with over(tmp_path, "alpha", "beta", has_sshd=False) as sandbox:
-        spec = sandbox.spec(sandbox.text(("alpha", "beta"), "jobs: {worker: {tasks: 2}}\n"))
-        sandbox.spec(MULTIPLY, "multiply.py")
-        check_product(seen_by(sandbox, "--spec", str(spec), "multiply.py"))
 
 
 if int(version("keras").partition(".")[0]) >= 3:  # earlier ones have no keras.distribution

@@ -54,28 +54,6 @@ def test_one_to_eight_tasks_give_the_same_bits(cluster: Sandbox) -> None:
     assert moments.pop() == (pytest.approx(values.mean(), rel=1e-14), pytest.approx(values.var(), rel=1e-12))
 
 
-def test_fewer_numbers_than_tasks(cluster: Sandbox) -> None:
-    path = cluster.folder / "three.csv"
-    path.write_text("x,y\n1,a\n2,b\n6,c\n")
-    result = mean(cluster, path, "--column", "x", "--devices", "/job:*")
-    assert (result["mean"], result["count"], len(result["shards"])) == (3.0, 3, 3)
-    assert result["variance"] == pytest.approx(14 / 3)
-
-
-def test_bad_input(cluster: Sandbox) -> None:
-    path = cluster.folder / "bad.txt"
-    path.write_text("1\n2\n3;4\n")
-    error = cluster("run", "mean", path, code=2).stderr
-    assert error.startswith(f"error: {path}:3: '3;4' is not a number\n")
-    assert "add up" in cluster("run", "mean", "--random", "10", "--slices", "3,4", code=2).stderr
-    assert "either FILE" in cluster("run", "mean", code=2).stderr
-    assert "either FILE" in cluster("run", "mean", path, "--random", "5", code=2).stderr
-    assert "is not between 1 and 4398046511104" in cluster("run", "mean", "--random", "1e13", code=2).stderr
-    assert "does not exist" in cluster("run", "mean", "missing.npy", code=2).stderr
-    for slices in ("0,5", "a", "", "-1,6", "1,,4"):
-        assert "'--slices'" in cluster("run", "mean", "--random", "5", f"--slices={slices}", code=2).stderr
-
-
 def test_the_example_script_that_uses_map_reduce(cluster: Sandbox) -> None:
     result = cluster.json_lines("run", ROOT / "examples" / "sum_of_squares.py")[-1]
     log = cluster.folder / "state" / "tfcluster" / "eight" / "localhost" / "runs" / result["run"] / "output.log"

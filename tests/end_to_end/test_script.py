@@ -61,10 +61,7 @@ def test_a_script_of_20_mb_comes_through_a_pipe_as_it_is(demo: Sandbox) -> None:
     [
         "run <(cat args.py) a",
         "launch --each ps /dev/stdin a < args.py",
-        *(
-            pytest.param(line, marks=pytest.mark.slow)
-            for line in ("run script <(cat args.py) a", "run /dev/stdin a < args.py", "run - a < args.py")
-        ),
+        *(pytest.param(line, marks=pytest.mark.slow) for line in ("run script <(cat args.py) a", "run - a < args.py")),
     ],
 )
 def test_a_script_from_a_descriptor_is_run_as_a_copy(demo: Sandbox, line: str) -> None:

@@ -188,13 +188,11 @@ CASES = {
     "streams": Case(SHOW_STREAMS),
     "standard input": Case(INPUT, stdin=b"me\nsecond\n\xff\x00third"),
     "no standard input": Case("import sys\nprint(sys.stdin.read())\nprint(input())\n"),
-    "exit code": Case("import sys\nsys.exit(3)\n"),
     "exit message": Case("import sys\nsys.exit('no data')\n"),
     "an exception": Case("def inner():\n    raise ValueError('no\\ndata')\n\n\ninner()\n"),
     "a syntax error": Case("print('x'\n"),
     "a partial line": Case("import sys\nprint('10 %\\r', end='')\nsys.stderr.write('no end')\n"),
     "bytes": Case("import sys\nsys.stdout.buffer.write(bytes(range(256)) * 1000)\nsys.stderr.buffer.write(b'\\xff')\n"),
-    "a signal": Case("import os\nprint('on', flush=True)\nos.kill(os.getpid(), 9)\n"),
     "SIGTERM": Case("import os, signal\nsignal.signal(15, signal.SIG_DFL)\nos.kill(os.getpid(), 15)\n"),
     "processes": Case(POOL),
     "variables that Python reads": Case(
@@ -223,14 +221,10 @@ CASES = {
     "a package": Case("print(__name__, __package__)\n", script="package/__main__.py", module="package"),
     "a folder": Case(SHOW_MAIN, ("a",), script="main/__main__.py", start="main"),
     "a folder that fails": Case(SHOW_MAIN, ("fail",), script="main/__main__.py", start="main/"),
-    "a folder with a variable": Case(
-        SHOW_WARM + "os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'\n", script="main/__main__.py", start="main"
-    ),
     "an archive": Case(SHOW_MAIN, ("a",), script="main/__main__.py", start="main.pyz"),
     "an archive that fails": Case(
         SHOW_MAIN, ("fail",), {"PYTHONSAFEPATH": "1"}, script="main/__main__.py", start="main.pyz"
     ),
-    "a module that starts processes": Case(POOL, script="package/part.py", module="package.part"),
     "a folder without __init__.py": Case(
         "print(__spec__.origin)\n", script="more/deep/part.py", module="more.deep.part"
     ),
@@ -413,7 +407,7 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("arguments", mostly_slow([(), ("0",), ("5",)], fast=[()]))
+@pytest.mark.parametrize("arguments", mostly_slow([(), ("5",)], fast=[()]))
 def test_ctrl_c_is_the_scripts(demo: Sandbox, arguments: tuple[str, ...]) -> None:
     script = demo.spec(INTERRUPTIBLE, "interruptible.py")
     command = demo.start("run", script, *arguments)
@@ -425,7 +419,7 @@ def test_ctrl_c_is_the_scripts(demo: Sandbox, arguments: tuple[str, ...]) -> Non
     last = demo.json("runs")[-1]
     if arguments:
         assert err == ""
-        assert last["state"] == ("succeeded" if arguments == ("0",) else "failed")
+        assert last["state"] == "failed"
     else:
         assert err.startswith("Traceback (most recent call last):\n")
         assert err.endswith("\nKeyboardInterrupt\n")

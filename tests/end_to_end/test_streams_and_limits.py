@@ -16,7 +16,7 @@ def shell(sandbox: Sandbox, arguments: str, before: str = "") -> Result:
     return sandbox.execute("bash", "-c", f"{before}exec {shlex.join(sandbox.command)} {arguments}")
 
 
-@pytest.mark.parametrize("closed", mostly_slow(["<&-", ">&-", "2>&-", "<&- >&- 2>&-"], fast=[">&-"]))
+@pytest.mark.parametrize("closed", mostly_slow([">&-", "<&- >&- 2>&-"], fast=[">&-"]))
 def test_closed_streams_are_no_error(sandbox: Sandbox, closed: str) -> None:
     (sandbox.folder / "cluster.yaml").write_text(SPEC)
     for command in ("validate", "up", "status", "logs", "--help", "down"):
@@ -31,9 +31,8 @@ def test_a_result_that_a_stream_cannot_encode_is_escaped(demo: Sandbox) -> None:
     assert result.stdout.startswith("pi = 3.121 \\xb1 0.017 (standard error)")
 
 
-@pytest.mark.parametrize("command", mostly_slow(["status", "logs"], fast=["logs"]))
-def test_output_that_cannot_be_written_is_no_mistake_of_ours(demo: Sandbox, command: str) -> None:
-    result = shell(demo, f"{command} > /dev/full")
+def test_output_that_cannot_be_written_is_no_mistake_of_ours(demo: Sandbox) -> None:
+    result = shell(demo, "logs > /dev/full")
     assert (result.returncode, result.stderr) == (1, "error: No space left on device\n")
 
 

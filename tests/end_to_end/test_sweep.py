@@ -8,8 +8,6 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.clusters import Cluster
 from tests.conftest import Sandbox, lines_of, read_until, wait_for
 
@@ -168,20 +166,19 @@ def test_the_trials_that_have_not_succeeded_run_again(cluster: Sandbox) -> None:
     assert f"{script} is not a sweep" in cluster("rerun", "--failed", script, code=2).stderr
 
 
-def test_the_table_is_csv_too(cluster: Sandbox) -> None:
-    run = sweep(cluster, "--on", "ps", "--best", "loss", "trial.py", "--lr={2,1}", "--act=0")[-1]["run"]
-    lines = cluster("runs", "--csv", run).stdout.splitlines()
-    assert [line.rpartition(",")[0] for line in lines] == [
-        "trial,lr,state,loss,host",
-        "1,1,succeeded,2.0,localhost",
-        "0,2,succeeded,4.0,localhost",
-    ]
-
-
 def test_a_metric_of_a_series_is_named_after_it(cluster: Sandbox) -> None:
     arguments = ("--on", "ps", "--best", "max:validation/loss", "trial.py", "--lr={1,2}", "--series=validation")
-    trials = sweep(cluster, *arguments)[-1]["result"]["trials"]
-    assert [each["metrics"] for each in trials] == [{"validation/loss": 4.0}, {"validation/loss": 2.0}]
+    result = sweep(cluster, *arguments)[-1]
+    assert [each["metrics"] for each in result["result"]["trials"]] == [
+        {"validation/loss": 4.0},
+        {"validation/loss": 2.0},
+    ]
+    lines = cluster("runs", "--csv", result["run"]).stdout.splitlines()
+    assert [line.rpartition(",")[0] for line in lines] == [
+        "trial,lr,state,validation/loss,host",
+        "1,2,succeeded,4.0,localhost",
+        "0,1,succeeded,2.0,localhost",
+    ]
 
 
 def test_a_file_names_the_trials(cluster: Sandbox) -> None:
@@ -217,17 +214,13 @@ def test_wrong_usage(cluster: Sandbox) -> None:
 
     assert "no argument has a parameter" in error("trial.py", "--lr", "0.1")
     assert "'{1..}' in '--lr={1..}', character 6: this is not a range" in error("trial.py", "--lr={1..}")
-    assert "{rank} in '{rank}': there is no parameter 'rank'" in error("trial.py", "{1,2}", "{rank}")
     assert "--best max: names no metric" in error("--best", "max:", "trial.py", "{1,2}")
     assert "--best --dry-run names no metric" in error("trial.py", "{1,2}", "--best", "--dry-run")
     assert "the cluster has no job 'master'\nhint: Choose with --on from: ps, worker." in error(
         "--on", "master", "trial.py", "{1,2}"
     )
-    (cluster.folder / "bad.csv").write_text("lr\n1,2\n")
-    assert "bad.csv:2: 2 values for 1 column" in error("--from", "bad.csv", "trial.py", "{lr}")
     (cluster.folder / "unused.csv").write_text("lr\n1\n2\n")
     assert "no argument uses a column of unused.csv" in error("--from", "unused.csv", "trial.py", "{1,2}")
-    assert "--random 3: there are only 2 combinations" in error("--random", "3", "trial.py", "{1,2}")
     assert "'--at-a-time' requires an argument" in error("trial.py", "{1,2}", "--at-a-time")
 
 
@@ -239,14 +232,11 @@ def test_options_of_the_script_come_after_two_hyphens(cluster: Sandbox) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
-)
-def test_a_signal_ends_all_and_the_trials_are_recorded(cluster: Sandbox, number: signal.Signals, code: int) -> None:
+def test_an_interrupt_ends_all_and_the_trials_are_recorded(cluster: Sandbox) -> None:
     command = cluster.start("sweep", "--on", "ps", *WAIT)
     read_until(command.stdout, "act=wait")
-    command.send_signal(number)
-    assert command.wait(60) == code
+    command.send_signal(signal.SIGINT)
+    assert command.wait(60) == 130
     assert not programs(cluster)
     run = cluster.json("runs")[-1]
     assert run["state"] == "cancelled"

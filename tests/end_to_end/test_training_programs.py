@@ -1,10 +1,11 @@
-"""Training programs as people write them, by the command at the top of each: undisturbed, and with a worker killed.
+"""The examples, by the command at the top of each: undisturbed, and with a worker killed; and their tour.
 
 A program whose worker was killed in mid-training goes on from its checkpoint, and ends with the same line.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -19,8 +20,7 @@ import pytest
 
 from tests.conftest import ROOT, Sandbox
 from tests.hosts import over
-
-pytestmark = pytest.mark.slow
+from tests.test_readme import check_links, commands, run_commands
 
 # Runs a script in which every member that prints a line with a pattern waits there, at the first attempt.
 GATE = """
@@ -118,6 +118,7 @@ def check_disturbed(sandbox: Sandbox, example: Example, words: list[str], line: 
     assert min(numbers) >= 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
 def test_the_command_at_the_top_of_an_example(sandbox: Sandbox, example: Example) -> None:
     copy_examples(sandbox)
@@ -126,12 +127,37 @@ def test_the_command_at_the_top_of_an_example(sandbox: Sandbox, example: Example
     check_disturbed(sandbox, example, example.command(sandbox.folder / "disturbed"), line)
 
 
-@pytest.mark.parametrize("example", [EXAMPLES[0], EXAMPLES[2]], ids=lambda example: example.name)
+@pytest.mark.slow
 @pytest.mark.needs("sshd")
-def test_an_example_over_two_hosts(tmp_path: Path, example: Example) -> None:
+def test_an_example_over_two_hosts(tmp_path: Path) -> None:
+    example = MULTI_WORKER
     with over(tmp_path, "alpha", "beta") as lab:
         copy_examples(lab)
         jobs = example.jobs.format(hosts=", hosts: [alpha, beta]")
         lab("up", lab.spec(lab.text(("alpha", "beta"), jobs)))
         line = line_of(lab(*on_the_cluster(example, tmp_path / "undisturbed")).stdout)
         check_disturbed(lab, example, on_the_cluster(example, tmp_path / "disturbed"), line)
+
+
+TOUR = ROOT / "examples" / "tour"
+README = TOUR / "README.md"
+
+
+def test_the_readme_has_the_commands_at_the_top_of_each_script_in_order() -> None:
+    scripts = re.findall(r"^\[(\w+\.py)\]", README.read_text(), re.MULTILINE)
+    assert sorted(scripts) == sorted(path.name for path in TOUR.glob("*.py"))
+    at_top: list[str] = []
+    for script in scripts:
+        text = (TOUR / script).read_text()
+        assert len(text.splitlines()) <= 60, script
+        at_top += (ast.get_docstring(ast.parse(text)) or "").split("\n\n")[1].splitlines()
+    assert [command.words for command in commands(README)] == at_top
+    check_links(README)
+
+
+@pytest.mark.slow
+def test_the_tour(sandbox: Sandbox) -> None:
+    run_commands(README, sandbox)
+    events = sandbox.json_lines("events", "-c", "demo")
+    assert [each["event"] for each in events if each["task"] == "worker:1"].count("died") == 1
+    assert "loss" in sandbox.json("runs", "page", "-c", "demo")["result"]["metrics"]
