@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tfcluster
 from tfcluster.programs import pi, sessions
 from tfcluster.programs.context import Context, current_run, set_current_run
 from tfcluster.programs.pi import counter_of, estimate, shard_size
@@ -92,15 +91,6 @@ def test_a_largest_shard_which_generates_several_points_at_once_has_the_same_poi
         parts = [min(SHARD, max(0, points - shard * SHARD)) for shard in range(4)]
         expected = sum(tensorflow_count(5, 4 + shard, part) for shard, part in enumerate(parts))
         assert tensorflow_count(5, 1, points, largest) == expected
-
-
-@pytest.mark.parametrize(("samples", "used"), [(1, 8), (10**6, 8), (10**8, 8), (10**9, 14), (10**10, 149)])
-def test_few_points_are_counted_on_few_devices(monkeypatch: pytest.MonkeyPatch, samples: int, used: int) -> None:
-    asked: dict[str, Any] = {}
-    monkeypatch.setattr(tfcluster, "map_reduce", lambda function, **options: asked.update(options) or 0)
-    set_current_run(Context("pi-1", {}, ("d",) * 200, lambda event, **fields: None))
-    estimate_pi(samples, 1)
-    assert len(asked["devices"]) == used
 
 
 @pytest.mark.parametrize(

@@ -43,22 +43,80 @@ def answer_in_turn(say: Say, folder: Path, *answers: dict[str, Any]) -> None:
     say("kubectl", f"cd {place} && set -- answer-* && cat $1 && rm $1")
 
 
-def test_up_says_why_a_pod_does_not_run_yet(say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def lines_of(say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Return a function that gives what `up` shows while it waits for a pod, if kubectl answers so in turn."""
     monkeypatch.setattr(kubectl, "_POLL_SECONDS", 0.01)
-    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes:\n3 full"}
-    answer_in_turn(
-        say,
-        tmp_path,
-        pod(conditions=[condition]),
-        container(waiting={"reason": "ImagePullBackOff", "message": "Back-off pulling image"}),
-        container(running={"startedAt": "2026-01-31T14:30:00Z"}),
-    )
-    shown: list[str] = []
-    kubectl.wait_until_running(PODS, 1, shown.append)
-    assert shown == [
-        "pod train-0: Pending: Unschedulable: 0/3 nodes: 3 full",
-        "pod train-0: ImagePullBackOff: Back-off pulling image",
-    ]
+
+    def wait(*answers: dict[str, Any]) -> list[str]:
+        answer_in_turn(say, tmp_path, *answers)
+        lines: list[str] = []
+        kubectl.wait_until_running(PODS, 1, lines.append)
+        return lines
+
+    return wait
+
+
+def state(name: str, **state: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": name, "state": state}
+
+
+def deleted(*containers: dict[str, Any]) -> dict[str, Any]:
+    """Return a pod that is being deleted."""
+    found = pod(containerStatuses=[*containers])
+    found["items"][0]["metadata"] |= {"deletionTimestamp": DELETION.isoformat(), "deletionGracePeriodSeconds": 120}
+    return found
+
+
+DELETION = datetime(2026, 11, 28, 12, 2, tzinfo=UTC)
+UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes:\n3 full"}
+RUNNING = container(running={"startedAt": "2026-01-31T14:30:00Z"})
+PULL = state("tfcluster", waiting={"reason": "ImagePullBackOff", "message": "Back-off pulling image"})
+ENDED = state("tfcluster", terminated={"exitCode": 0, "reason": "Completed"})
+PROXY = state("a-proxy", running={"startedAt": "2026-11-28T11:00:00Z"})
+SET_UP = state("set-up", waiting={"reason": "ErrImagePull", "message": "no such image"})
+
+
+@pytest.mark.parametrize(
+    ("answers", "lines"),
+    [
+        (
+            [pod(conditions=[UNSCHEDULABLE]), pod(containerStatuses=[PULL]), RUNNING],
+            [
+                "pod train-0: Pending: Unschedulable: 0/3 nodes: 3 full",
+                "pod train-0: ImagePullBackOff: Back-off pulling image",
+            ],
+        ),
+        (
+            [pod(containerStatuses=[PROXY, PULL]), pod(containerStatuses=[PROXY, state("tfcluster", running={})])],
+            ["pod train-0: ImagePullBackOff: Back-off pulling image"],
+        ),
+        (
+            [deleted(PROXY, ENDED), deleted(ENDED), RUNNING],
+            [
+                "pod train-0 is being deleted: container a-proxy still runs, for 120 s at most, until "
+                f"{DELETION.astimezone():%H:%M:%S}",
+                "pod train-0 is being deleted",
+            ],
+        ),
+        (
+            [
+                pod(
+                    initContainerStatuses=[SET_UP],
+                    containerStatuses=[state("tfcluster", waiting={"reason": "PodInitializing"})],
+                ),
+                {"items": []},  # no events
+                RUNNING,
+            ],
+            ["pod train-0: ErrImagePull: no such image"],
+        ),
+    ],
+    ids=["not-yet", "own-container", "being-deleted", "init-container"],
+)
+def test_up_says_why_a_pod_does_not_run_yet(
+    answers: list[dict[str, Any]], lines: list[str], lines_of: Callable[..., list[str]]
+) -> None:
+    assert lines_of(*answers) == lines
 
 
 def event(second: int, reason: str, message: str = "", **more: Any) -> dict[str, Any]:
@@ -87,13 +145,9 @@ NO_NODE = event(2, "FailedScheduling", "0/3 nodes are available")
     ids=["latest", "earlier", "in-one-second", "overcome", "started-since", "none"],
 )
 def test_up_says_what_the_container_of_a_pod_waits_for(
-    events: list[dict[str, Any]], shown: str, say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    events: list[dict[str, Any]], shown: str, lines_of: Callable[..., list[str]]
 ) -> None:
-    monkeypatch.setattr(kubectl, "_POLL_SECONDS", 0.01)
-    answer_in_turn(say, tmp_path, CREATING, {"items": events}, container(running={}))
-    lines: list[str] = []
-    kubectl.wait_until_running(PODS, 1, lines.append)
-    [line] = lines
+    [line] = lines_of(CREATING, {"items": events}, RUNNING)
     assert line.startswith(f"pod train-0: {shown}")
 
 
@@ -149,51 +203,6 @@ def test_a_container_of_others_that_crashes_is_named_as_such(kind: str, say: Say
     )
     assert "`kubectl --context=prod logs train-0 -n ml -c proxy --previous`" in caught.value.hint
     assert "image" not in caught.value.hint
-
-
-def test_a_pod_runs_when_its_own_container_does(say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kubectl, "_POLL_SECONDS", 0.01)
-    pull = {"name": "tfcluster", "state": {"waiting": {"reason": "ImagePullBackOff"}}}
-    own = {"name": "tfcluster", "state": {"running": {}}}
-    others = {"name": "a-proxy", "state": {"running": {}}}
-    answer_in_turn(say, tmp_path, pod(containerStatuses=[others, pull]), pod(containerStatuses=[others, own]))
-    lines: list[str] = []
-    kubectl.wait_until_running(PODS, 1, lines.append)
-    assert lines == ["pod train-0: ImagePullBackOff"]
-
-
-def test_up_says_how_long_a_pod_that_is_being_deleted_can_take(
-    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kubectl, "_POLL_SECONDS", 0.01)
-    ended = {"name": "tfcluster", "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}
-    stays = {"name": "proxy", "state": {"running": {"startedAt": "2026-11-28T11:00:00Z"}}}
-    deleted = pod(containerStatuses=[stays, ended])
-    time = {"deletionTimestamp": "2026-11-28T12:02:00Z", "deletionGracePeriodSeconds": 120}
-    deleted["items"][0]["metadata"] |= time
-    at_once = pod(containerStatuses=[ended])
-    at_once["items"][0]["metadata"] |= time
-    answer_in_turn(say, tmp_path, deleted, at_once, container(running={}))
-    lines: list[str] = []
-    kubectl.wait_until_running(PODS, 1, lines.append)
-    until = datetime(2026, 11, 28, 12, 2, tzinfo=UTC).astimezone()
-    assert lines == [
-        f"pod train-0 is being deleted: container proxy still runs, for 120 s at most, until {until:%H:%M:%S}",
-        "pod train-0 is being deleted",
-    ]
-
-
-def test_up_names_the_container_that_the_others_wait_for(
-    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kubectl, "_POLL_SECONDS", 0.01)
-    own = {"name": "tfcluster", "state": {"waiting": {"reason": "PodInitializing"}}}
-    first = {"name": "set-up", "state": {"waiting": {"reason": "ErrImagePull", "message": "no such image"}}}
-    waits = pod(initContainerStatuses=[first], containerStatuses=[own])
-    answer_in_turn(say, tmp_path, waits, {"items": []}, container(running={}))
-    lines: list[str] = []
-    kubectl.wait_until_running(PODS, 1, lines.append)
-    assert lines == ["pod train-0: ErrImagePull: no such image"]
 
 
 LOG_LINE = (
