@@ -19,7 +19,7 @@ from tfcluster import settings
 from tfcluster.agent import subprocesses
 from tfcluster.agent.cluster_network import ClusterNetwork
 from tfcluster.agent.ports import PortAllocator
-from tfcluster.agent.state.journal import Journal, Record
+from tfcluster.agent.state.journal import Journal
 from tfcluster.agent.state.secret_store import SecretStore
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.tasks import supervisor as module
@@ -27,9 +27,6 @@ from tfcluster.agent.tasks.health import ProbeOutcome, ProbeResult
 from tfcluster.agent.tasks.machine import TaskEvent
 from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.core.states import TaskState
-from tfcluster.core.topology import ClusterTopology
-from tfcluster.errors import ClusterError
-from tfcluster.os.network import bind_all_addresses
 
 
 class Nothing:
@@ -97,81 +94,6 @@ def break_log_buffer(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
         raise OSError(number, os.strerror(number), str(path))
 
     monkeypatch.setattr(module, "prepare", fail)
-
-
-@pytest.mark.parametrize("again", [False, True], ids=["first", "change"])
-async def test_a_start_that_cannot_be_recorded_leaves_all_as_it_was(
-    folder: StateDir, monkeypatch: pytest.MonkeyPatch, supervisor: TaskSupervisor, ports: PortAllocator, again: bool
-) -> None:
-    topology = topology_of([task_of("worker:0", "a"), task_of("worker:1", "a")])
-    changed = topology_of([task_of("worker:1", "a", cpus=2), task_of("worker:2", "a")])
-    if again:
-        supervisor.apply(topology, [], "up", "")
-    before = (
-        supervisor.topology,
-        dict(supervisor.tasks),
-        {name: vars(t).copy() for name, t in supervisor.tasks.items()},
-    )
-    journal = folder.journal.path.read_bytes() if again else None
-    desired: ClusterTopology = changed if again else topology
-    list(map(ports.reserve, desired.ports_on("a")))
-    descriptors, children = sorted(os.listdir("/proc/self/fd")), child_pids()
-    with monkeypatch.context() as patch:
-        break_journal(patch, errno.ENOSPC)
-        with pytest.raises(ClusterError, match="No space left"):
-            supervisor.apply(desired, [task.name for task in desired.tasks], "up", "")
-    for _ in range(10):
-        await asyncio.sleep(0.01)
-    tasks = {name: vars(task) for name, task in supervisor.tasks.items()}
-    assert (supervisor.topology, supervisor.tasks, tasks) == before
-    # The journal may have closed its files: a snapshot opens them again.
-    assert set(os.listdir("/proc/self/fd")) <= set(descriptors)
-    assert child_pids() == children
-    assert [event["event"] for event in events_of(folder)] == ["up"] * again
-    assert (folder.journal.path.read_bytes() if again else None) == journal
-
-
-async def test_a_task_of_a_start_that_could_not_be_recorded_is_not_started_later(
-    folder: StateDir, supervisor: TaskSupervisor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its port was taken, so it waited for another attempt."""
-    monkeypatch.setattr(settings, "START_RETRY_SECONDS", 0.01)
-    first = topology_of([task_of("worker:0", "a")])
-    supervisor.apply(first, [], "up", "")
-    taken = bind_all_addresses(0)
-    new = task_of("worker:1", "a", port=taken.getsockname()[1])
-    with monkeypatch.context() as patch:
-        break_journal(patch, errno.ENOSPC)
-        with pytest.raises(ClusterError, match="No space left"):
-            supervisor.apply(replace(first, tasks=(*first.tasks, new)), [new.name], "up", "")
-    taken.close()
-    supervisor.write_journal()
-    await asyncio.sleep(0.1)
-    assert [event["event"] for event in events_of(folder)] == ["up"], "nothing else has happened"
-
-
-async def test_a_start_is_written_once_with_the_processes_that_wait_for_it(
-    folder: StateDir, supervisor: TaskSupervisor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topology = topology_of([task_of("worker:0", "a"), task_of("worker:1", "a")])
-    written: list[Record] = []
-    released: list[tuple[subprocesses.ChildProcess, object, int]] = []
-
-    def release(child: subprocesses.ChildProcess, message: object) -> None:
-        released.append((child, message, len(written)))
-
-    children = child_pids()
-    monkeypatch.setattr(Journal, "write", lambda journal, record: written.append(record))
-    monkeypatch.setattr(subprocesses.ChildProcess, "send", release)
-    supervisor.apply(topology, [task.name for task in topology.tasks], "up", "")
-    [record] = written
-    assert {each.state for each in record.tasks.values()} == {TaskState.STARTING}
-    assert {each.process.pid for each in record.tasks.values() if each.process} == child_pids() - children
-    assert [(message, writings) for _, message, writings in released] == [({}, 1), ({}, 1)]
-    for child, _, _ in released:
-        child.close_pipe()
-        child.kill()
-        child.wait()
 
 
 @pytest.mark.parametrize(
@@ -253,20 +175,6 @@ async def test_the_uptime_of_a_restarted_server_counts_from_its_latest_start(
     assert uptime is not None
     assert uptime < 3600.0
     await supervisor.stop(1.0)
-
-
-async def test_a_server_that_cannot_be_started_at_first_waits(
-    folder: StateDir, supervisor: TaskSupervisor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    topology = topology_of([task_of("worker:0", "a")])
-    with monkeypatch.context() as patch:
-        break_fork(patch, errno.EAGAIN)
-        supervisor.apply(topology, [task.name for task in topology.tasks], "up", "")
-    [task] = supervisor.tasks.values()
-    assert (task.machine.state, task.machine.restarts) == (TaskState.BACKING_OFF, 0)
-    record = folder.journal.read()
-    assert record is not None
-    assert record.tasks[task.spec.name].state is TaskState.BACKING_OFF
 
 
 @pytest.mark.parametrize("has_secrets", [True, False], ids=["other folder", "reboot"])

@@ -6,9 +6,6 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from hypothesis import given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 
 from tfcluster import settings
 from tfcluster.agent.tasks.machine import Action, TaskEvent, TaskStateMachine
@@ -57,12 +54,6 @@ def _rows() -> list[tuple[TaskState, TaskEvent, str]]:
         for state, *cells in lines
         for event, cell in zip(head, cells, strict=True)
     ]
-
-
-def test_the_table_has_every_state_and_every_event() -> None:
-    rows = [(state, event) for state, event, _ in _rows()]
-    assert len(rows) == len(set(rows))
-    assert set(rows) == set(product(TaskState, TaskEvent))
 
 
 @pytest.mark.parametrize(("state", "event", "cell"), _rows())
@@ -128,12 +119,6 @@ def test_a_further_stop_can_only_shorten_the_grace(first: TaskEvent) -> None:
     assert replace(stopping, stop_timeout=90.0).handle(TaskEvent.STOP, NOW + 1, WHOLE)[0].deadline == NOW + 60.0
     killed, _ = stopping.handle(TaskEvent.TIMER, NOW + 60.0, WHOLE)
     assert killed.handle(TaskEvent.STOP, NOW + 61.0, WHOLE)[0].deadline is None, "it has been killed already"
-
-
-@pytest.mark.parametrize("state", TaskState)
-def test_a_task_is_desired_until_it_is_stopped_or_failed(state: TaskState) -> None:
-    at_an_end = {TaskState.STOPPING, TaskState.STOPPED, TaskState.FAILED}
-    assert in_state(state).desired_running is (state not in at_an_end)
 
 
 @pytest.mark.parametrize(
@@ -248,39 +233,6 @@ def test_a_task_that_never_answered_is_not_unresponsive() -> None:
     assert almost.state is TaskState.STARTING
     assert actions == [None] * (settings.FAILED_PROBES_MAX_STARTING - 1)
     assert missed(almost, 1)[1] == [Action.KILL]
-
-
-@hypothesis_settings(max_examples=300)
-@given(
-    policy=st.sampled_from(["never", "on-failure", "always"]),
-    limit=st.integers(1, 4),
-    steps=st.lists(st.tuples(st.sampled_from(TaskEvent), st.floats(0.0, 20.0), st.floats(0.0, 1.0)), max_size=60),
-)
-def test_state_and_process_agree_in_any_sequence_of_events(
-    policy: str, limit: int, steps: list[tuple[TaskEvent, float, float]]
-) -> None:
-    machine, has_process, now = TaskStateMachine(replace(POLICY, policy=policy, limit=limit)), False, NOW
-    for event, seconds, jitter in steps:
-        now += seconds
-        if event in (TaskEvent.FAILED_EXIT, TaskEvent.CLEAN_EXIT, TaskEvent.UNSTARTABLE):
-            if not has_process:
-                continue
-            has_process = False
-        elif event in (TaskEvent.BLOCKED, TaskEvent.UNSTARTED) and machine.state is TaskState.STARTING:
-            has_process = False  # it has none, though it counts as one that has
-        machine, action = machine.handle(event, now, jitter)
-        if action is Action.SPAWN:
-            assert not has_process
-            has_process = True
-        elif action is not None:
-            assert has_process
-        assert has_process is (machine.state in HAS_PROCESS)
-        assert machine.restarts >= 0
-        if machine.state is TaskState.BACKING_OFF:
-            assert machine.deadline is not None
-            assert machine.deadline <= now + POLICY.max
-        elif machine.state is not TaskState.STOPPING:
-            assert machine.deadline is None
 
 
 @pytest.mark.parametrize("exits", [0, 1, 3])

@@ -1,0 +1,322 @@
+"""The agent, its supervisor and its journal through every sequence of events, deaths, full disks and reboots.
+
+Hypothesis chooses the events. The servers, the disk and the clock are played, see crash_world.py.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.agent.crash_world import HOST, Server, World
+from tests.agent.hosts import POLICY, task_of, topology_of
+from tfcluster.agent.state.journal import TaskRecord
+from tfcluster.core.plan import kept_servers, plan
+from tfcluster.core.reconcile import merge_with_observed
+from tfcluster.core.states import TERMINAL_STATES, TaskState
+from tfcluster.core.status import NOT_STARTED
+from tfcluster.core.topology import ClusterTopology
+from tfcluster.protocol.api.cluster import ApplyRequest, DownRequest, ObserveRequest, RestartRequest
+
+PORTS = {"ps:0": 2222, **{f"worker:{index}": 2223 + index for index in range(3)}}
+TASKS = sorted(PORTS)
+POLICIES = ("on-failure", "always", "never")
+OTHER_HOST = task_of("worker:9", "b", port=2300)
+
+
+def topology(workers: int, cpus: int, policy: str) -> ClusterTopology:
+    """A ps and some workers on this host, and a worker on another one."""
+    names = ["ps:0", *(f"worker:{index}" for index in range(workers))]
+    restart = replace(POLICY, policy=policy, limit=3)
+    tasks = [task_of(name, HOST, port=PORTS[name], restart=restart) for name in names]
+    return topology_of([replace(tasks[0], cpus=cpus), *tasks[1:], OTHER_HOST])
+
+
+topologies = st.builds(topology, st.integers(1, 3), st.integers(1, 2), st.sampled_from(POLICIES))
+
+numbers = st.integers(0, 3)
+
+
+class CrashModel(RuleBasedStateMachine):
+    """What may happen to a cluster on one host, and what must be true after each event."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._folder = tempfile.TemporaryDirectory()
+        self.world = World(Path(self._folder.name))
+        #: What the cluster may be: more than one if a change is in progress, or the agent died during one.
+        self.topologies: list[ClusterTopology | None] = [None]
+        self._commands: list[tuple[Any, ClusterTopology | None]] = []
+
+    def teardown(self) -> None:
+        """Whatever has happened: what can recover recovers, and `down` ends all."""
+        try:
+            if sys.exc_info()[0] is None:
+                self._check_that_all_recovers()
+        finally:
+            self.world.close()
+            self._folder.cleanup()
+
+    # What the state of the world allows.
+
+    def has_agent(self) -> bool:
+        return self.world.agent is not None
+
+    def is_up(self) -> bool:
+        return self.has_agent() and self.world.context.supervisor.topology is not None and not self.is_going_down()
+
+    def is_down(self) -> bool:
+        return self.has_agent() and self.world.context.supervisor.topology is None
+
+    def is_going_down(self) -> bool:
+        return self.world.context.is_going_down
+
+    def has_no_agent(self) -> bool:
+        return not self.has_agent()
+
+    def has_journal(self) -> bool:
+        return self.has_no_agent() and self.world.state_dir.journal.path.exists()
+
+    def has_server(self) -> bool:
+        return bool(self.world.serving())
+
+    # Commands.
+
+    @initialize(desired=topologies)
+    def begin(self, desired: ClusterTopology) -> None:
+        self.world.start_agent()
+        self.up(desired)
+
+    @precondition(has_no_agent)
+    @rule()
+    def start_agent(self) -> None:
+        self.world.start_agent()
+
+    @precondition(is_down)
+    @rule(desired=topologies)
+    def up(self, desired: ClusterTopology) -> None:
+        self._change(ApplyRequest(None, desired, "", None, ()), desired)
+
+    @precondition(is_up)
+    @rule(wanted=topologies)
+    def change(self, wanted: ClusterTopology) -> None:
+        """Scale, or change in place: what differs gets new servers."""
+        assert self.world.agent is not None
+        handlers = self.world.agent.dispatcher.cluster
+        reply = self.world.ask(handlers.observe(ObserveRequest()))
+        self.note_results()
+        if reply is None or reply.observed is None or not self.is_up():
+            return
+        desired = merge_with_observed(wanted, reply.observed)
+        actions = plan(desired, reply.observed)
+        if not actions:
+            return
+        desired = replace(desired, kept=kept_servers(actions, reply.observed))
+        self.world.requested |= {task.name for task in desired.tasks}
+        self._change(ApplyRequest(reply.observed.revision, desired, "", None, ()), desired)
+
+    def _change(self, request: ApplyRequest, desired: ClusterTopology) -> None:
+        agent = self.world.agent
+        assert agent is not None
+        self.topologies.append(desired)
+        self._commands.append((self.world.command(agent.dispatcher.cluster.apply(request)), desired))
+
+    @precondition(is_up)
+    @rule(short=st.sampled_from(TASKS))
+    def restart(self, short: str) -> None:
+        supervisor = self.world.context.supervisor
+        task = next((task for task in supervisor.tasks.values() if task.spec.short == short), None)
+        if task is not None and self.world.agent is not None:
+            if task.machine.state is not TaskState.STOPPING:
+                self.world.requested.add(task.spec.name)
+            self.world.ask(self.world.agent.dispatcher.cluster.restart(RestartRequest((short,), 5.0)))
+
+    @precondition(is_up)
+    @rule(grace=st.sampled_from([0.5, 5.0]))
+    def down(self, grace: float) -> None:
+        agent = self.world.agent
+        assert agent is not None
+        self.topologies.append(None)
+        self._commands.append((self.world.command(agent.dispatcher.shutdown.down(DownRequest(grace))), None))
+
+    # Events.
+
+    @precondition(has_server)
+    @rule(number=numbers, status=st.sampled_from([9, 11, 0, 256]))
+    def exit(self, number: int, status: int) -> None:
+        self._server(number).end(status)
+        self.world.settle()
+
+    @precondition(has_server)
+    @rule(number=numbers)
+    def hang(self, number: int) -> None:
+        self._server(number).is_hanging = True
+
+    @precondition(has_server)
+    @rule(number=numbers)
+    def resume(self, number: int) -> None:
+        self._server(number).resume()
+        self.world.settle()
+
+    def _server(self, number: int) -> Server:
+        serving = self.world.serving()
+        return serving[number % len(serving)]
+
+    @rule(seconds=st.sampled_from([0.2, 5.0, 40.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.world.pass_time(seconds)
+
+    @rule(short=st.sampled_from(TASKS))
+    def take_port(self, short: str) -> None:
+        reserved = self.world.context.ports.reserved if self.has_agent() else ()
+        if PORTS[short] not in {*reserved, *(server.port for server in self.world.serving())}:
+            self.world.taken.add(PORTS[short])
+
+    @rule()
+    def free_ports(self) -> None:
+        self.world.taken.clear()
+
+    @rule(is_full=st.booleans())
+    def fill_disk(self, is_full: bool) -> None:
+        self.world.disk.is_full = is_full
+
+    @precondition(has_agent)
+    @rule(linger=st.booleans())
+    def kill_agent(self, linger: bool) -> None:
+        self.world.die(linger=linger)
+
+    @rule(steps=st.integers(0, 25))
+    def kill_agent_at_a_later_write(self, steps: int) -> None:
+        self.world.disk.steps_left = steps
+
+    @rule(share=st.floats(0.0, 1.0), leaves_zeros=st.booleans())
+    def reboot(self, share: float, leaves_zeros: bool) -> None:
+        self.world.reboot(share, leaves_zeros=leaves_zeros)
+
+    @precondition(has_journal)
+    @rule(share=st.floats(0.0, 0.99), damage=st.sampled_from(["cut", "line", "missing"]))
+    def damage_journal(self, share: float, damage: str) -> None:
+        """The next agent refuses it, touches nothing, and leaves it as it is; then it is repaired."""
+        path = self.world.state_dir.journal.path
+        content, forked = path.read_bytes(), len(self.world.servers)
+        first, _, rest = content.partition(b"\n")
+        path.write_bytes(first[: int(share * len(first))] if damage == "cut" else first + b"\n{}\n" + rest)
+        if damage == "missing":
+            path.unlink()
+            if not self.world.serving():  # then the cluster counts as down
+                path.write_bytes(content)
+                return
+        damaged = path.read_bytes() if path.exists() else None
+        self.world.start_agent()
+        if self.world.agent is not None:
+            assert self.world.agent.dispatcher.unreadable is not None
+            assert self.world.context.supervisor.topology is None
+            self.world.die(linger=False)
+        assert (path.read_bytes() if path.exists() else None) == damaged
+        assert len(self.world.servers) == forked
+        path.write_bytes(content)
+
+    # What is true after each event.
+
+    @invariant()
+    def note_results(self) -> None:
+        """A command that has ended has made its change, or none; it is not known of one whose agent died."""
+        for command, result in [each for each in self._commands if each[0].done()]:
+            self._commands.remove((command, result))
+            if command.exception() is None:
+                self.topologies = [result]
+                self.world.requested -= {task.name for task in result.tasks} if result else set()
+
+    @invariant()
+    def no_task_has_two_servers(self) -> None:
+        for short in TASKS:
+            assert len([server for server in self.world.serving() if server.port == PORTS[short]]) <= 1, short
+
+    @invariant()
+    def no_server_is_forgotten(self) -> None:
+        """An agent supervises all that run; if there is none, the journal names them."""
+        running = {server.process for server in self.world.serving()}
+        if not self.has_agent():
+            record = self.world.state_dir.journal.read(HOST)
+            assert running <= {task.process for task in record.tasks.values()} if record else not running
+            return
+        alive = {server.process for server in self.world.servers if server.is_alive}
+        tasks = self.world.context.supervisor.tasks.values()
+        assert alive == running == {task.process for task in tasks if task.process is not None}
+
+    @invariant()
+    def the_journal_has_what_was_acknowledged(self) -> None:
+        record = self.world.state_dir.journal.read(HOST)
+        assert _plain(record.topology if record else None) in map(_plain, self.topologies)
+        if not self.has_agent():
+            return
+        supervisor = self.world.context.supervisor
+        assert _plain(supervisor.topology) in map(_plain, self.topologies)
+        if supervisor.journal_obstacle or self.world.disk.is_full:
+            return
+        if supervisor.topology is not None:
+            assert record is not None
+            assert record.topology == supervisor.topology
+            tasks = {name: task.to_record() for name, task in supervisor.tasks.items()}
+            assert _without_attempts(record.tasks) == _without_attempts(tasks)
+
+    @invariant()
+    def restarts_are_counted(self) -> None:
+        for server in self.world.serving() if self.has_agent() else ():
+            counted = self.world.context.supervisor.tasks[server.task].machine.restarts
+            assert server.restarts is None or counted in server.restarts, (server.task, counted, server.restarts)
+            server.restarts = frozenset({counted})
+
+    def _check_that_all_recovers(self) -> None:
+        world = self.world
+        world.disk.is_full, world.disk.steps_left = False, None
+        world.taken.clear()
+        for server in world.serving():
+            server.resume()
+        if world.agent is None:
+            world.start_agent()
+        world.settle()
+        for _ in range(10):
+            world.pass_time(60.0)
+        self.note_results()
+        if self.is_up():
+            states = {name: task.machine.state for name, task in world.context.supervisor.tasks.items()}
+            assert set(states.values()) <= {TaskState.READY, *TERMINAL_STATES}, states
+            self.down(5.0)
+            world.pass_time(60.0)
+        assert not [server for server in world.servers if server.is_alive]
+        left = {path.name for path in world.folder.iterdir()} if world.folder.exists() else set()
+        assert world.agent is not None or left <= {"logs", "runs"}
+
+
+def _without_attempts(tasks: dict[str, TaskRecord]) -> dict[str, TaskRecord]:
+    """Leave out when a task that cannot be started is tried again: further attempts are not written."""
+    return {
+        name: replace(task, deadline=None) if task.last_exit and task.last_exit.reason == NOT_STARTED else task
+        for name, task in tasks.items()
+    }
+
+
+def _plain(topology: ClusterTopology | None) -> object:
+    return topology and (topology.generation, topology.tasks)
+
+
+@pytest.mark.parametrize("examples", [40, pytest.param(1500, marks=pytest.mark.slow)], ids=["some", "many"])
+def test_whatever_happens(examples: int) -> None:
+    """Nothing is supervised twice or forgotten, the journal has what was acknowledged, and `down` ends all."""
+    run_state_machine_as_test(CrashModel, settings=settings(max_examples=examples, stateful_step_count=40))
