@@ -80,7 +80,7 @@ class Command(subprocess.Popen[str]):
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tfcluster")
-    group.addoption("--faults", type=int, default=5, help="how many faults strike in the chaos test")
+    group.addoption("--faults", type=int, default=2, help="how many faults strike in the chaos test")
     group.addoption("--chaos-seed", type=int, default=None, help="what strikes, and when, in the chaos test")
     group.addoption("--cycles", type=int, default=10, help="how often test_cycles takes a cluster up and down")
     group.addoption("--update", action="store_true", help="write tests/golden and other expected outputs anew")

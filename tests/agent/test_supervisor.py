@@ -232,6 +232,21 @@ async def test_tasks_are_probed_sooner_while_one_does_not_answer(
     await supervisor.stop(1.0)
 
 
+async def test_a_failed_probe_of_a_stopped_server_counts_twice(
+    supervisor: TaskSupervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocesses.ChildProcess, "send", lambda child, message: None)
+    supervisor.apply(topology_of([task_of("worker:0", "a")]), ["/job:worker/task:0"], "up", "")
+    [task] = supervisor.tasks.values()
+    counts = []
+    for is_stopped in (False, True):
+        monkeypatch.setattr(module, "is_stopped_by_signal", lambda pid, is_stopped=is_stopped: is_stopped)
+        supervisor.on_probe(task, ProbeResult(ProbeOutcome.SILENT, reason="timed out"))
+        counts.append(task.machine.failed_probes)
+    assert counts == [1, 3]
+    await supervisor.stop(1.0)
+
+
 async def test_a_host_without_tasks_is_up_for_the_next_agent_too(folder: StateDir, supervisor: TaskSupervisor) -> None:
     topology = topology_of([task_of("worker:0", "b")])
     supervisor.apply(topology, [], "up", "")

@@ -45,9 +45,9 @@ def test_two_ups_at_once_make_one_cluster(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.every_way
-def test_ups_at_once_on_several_hosts_make_one_cluster(needs_sshd: None, way: str, tmp_path: Path) -> None:
-    with over(tmp_path, "alpha", "beta", has_sshd=way == "ssh") as sandbox:
+@pytest.mark.needs("network")
+def test_ups_at_once_on_several_hosts_make_one_cluster(tmp_path: Path) -> None:
+    with over(tmp_path, "alpha", "beta", has_sshd=False) as sandbox:
         sandbox.spec(sandbox.text(("alpha", "beta"), "jobs: {ps: {tasks: 1}, worker: {tasks: 2}}\n"))
         ups = [sandbox.start("up") for _ in range(2)]
         outputs = [up.communicate(timeout=120) for up in ups]
