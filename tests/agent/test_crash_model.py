@@ -5,6 +5,7 @@ Hypothesis chooses the events. The servers, the disk and the clock are played, s
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from dataclasses import replace
@@ -100,7 +101,7 @@ class CrashModel(RuleBasedStateMachine):
     @initialize(desired=topologies)
     def begin(self, desired: ClusterTopology) -> None:
         self.world.start_agent()
-        self.up(desired)
+        self.up(desired, is_full=False)
 
     @precondition(has_no_agent)
     @rule()
@@ -108,13 +109,13 @@ class CrashModel(RuleBasedStateMachine):
         self.world.start_agent()
 
     @precondition(is_down)
-    @rule(desired=topologies)
-    def up(self, desired: ClusterTopology) -> None:
-        self._change(ApplyRequest(None, desired, "", None, ()), desired)
+    @rule(desired=topologies, is_full=st.booleans())
+    def up(self, desired: ClusterTopology, is_full: bool) -> None:
+        self._change(ApplyRequest(None, desired, "", None, ()), desired, is_full)
 
     @precondition(is_up)
-    @rule(wanted=topologies)
-    def change(self, wanted: ClusterTopology) -> None:
+    @rule(wanted=topologies, is_full=st.booleans())
+    def change(self, wanted: ClusterTopology, is_full: bool) -> None:
         """Scale, or change in place: what differs gets new servers."""
         assert self.world.agent is not None
         handlers = self.world.agent.dispatcher.cluster
@@ -128,13 +129,23 @@ class CrashModel(RuleBasedStateMachine):
             return
         desired = replace(desired, kept=kept_servers(actions, reply.observed))
         self.world.requested |= {task.name for task in desired.tasks}
-        self._change(ApplyRequest(reply.observed.revision, desired, "", None, ()), desired)
+        self._change(ApplyRequest(reply.observed.revision, desired, "", None, ()), desired, is_full)
 
-    def _change(self, request: ApplyRequest, desired: ClusterTopology) -> None:
-        agent = self.world.agent
+    def _change(self, request: ApplyRequest, desired: ClusterTopology, is_full: bool) -> None:
+        """Make a change; the disk may be full as long as it does not wait for anything."""
+        agent, disk = self.world.agent, self.world.disk
         assert agent is not None
+        recorded, was_full, disk.is_full = self._recorded_changes(), disk.is_full, is_full or disk.is_full
         self.topologies.append(desired)
-        self._commands.append((self.world.command(agent.dispatcher.cluster.apply(request)), desired))
+        command = self.world.command(agent.dispatcher.cluster.apply(request))
+        self._commands.append((command, desired))
+        disk.is_full = was_full
+        if command.done() and not command.cancelled() and command.exception() is not None:
+            assert self._recorded_changes() == recorded, "an event of a change that was not made"
+
+    def _recorded_changes(self) -> int:
+        events = self.world.state_dir.events
+        return len(re.findall(r'"event": ?"(?:up|updated)"', events.read_text())) if events.exists() else 0
 
     @precondition(is_up)
     @rule(short=st.sampled_from(TASKS))
