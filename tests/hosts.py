@@ -28,8 +28,24 @@ HERE = "here"
 CONNECT = "enter {terminal:-t} {host}"
 # What processes on hosts inherit of the tests' environment, as commands do; tests/changed has the code that reads it.
 _INHERITED = ("PATH", "TEST_RUN", "TEST_SETTINGS", "TEST_CHANGES")
-_CHANGED = str(Path(__file__).parent / "changed")
+CHANGED = str(Path(__file__).parent / "changed")
+#: What Debian's sshd_config says; all else is what OpenSSH does without a word.
+_DEBIAN = """\
+KbdInteractiveAuthentication no
+UsePAM yes
+X11Forwarding yes
+PrintMotd no
+AcceptEnv LANG LC_*
+Subsystem sftp /usr/lib/openssh/sftp-server
+"""
 
+#: For pam: asks for the code `1234`, after a key was accepted.
+_SECOND_FACTOR = """\
+auth required pam_exec.so quiet expose_authtok /bin/grep -q 1234
+auth required pam_permit.so
+account required pam_permit.so
+session required pam_permit.so
+"""
 
 # As `docker exec -i` in a container: enter [-t] NAME COMMAND.
 _ENTER = """\
@@ -51,6 +67,7 @@ class SshHosts:
     network: Network
     names: tuple[str, ...]
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)  # TEST_MARK of every process that runs on them
+    etc_hosts: Path | None = None  # the file that all machines have as /etc/hosts; None for that of this machine
     _daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -64,7 +81,12 @@ class SshHosts:
 
     def command(self, *arguments: str) -> list[str]:
         """A command line that runs another one on the machine `here`."""
-        return self.network[HERE].command(*arguments)
+        return self._on(HERE, *arguments)
+
+    def _on(self, name: str, *arguments: str) -> list[str]:
+        mount = f'mount --bind {self.etc_hosts} /etc/hosts && exec "$@"'
+        named = () if self.etc_hosts is None else ("unshare", "--mount", "sh", "-c", mount, "sh")
+        return self.network[name].command(*named, *arguments)
 
     def address(self, name: str) -> str:
         """What the other hosts dial."""
@@ -94,20 +116,23 @@ class SshHosts:
                 (self.home(name) / part).mkdir(mode=0o700, parents=True)
         (self.folder / "bin").mkdir()
         for name in self.names:
-            variables = " ".join(shlex.quote(f"{name}={value}") for name, value in self._variables(name).items())
-            command = shlex.join(self.network[name].command("env", "-i"))
-            self._write_program(f"{name}.enter", f'exec {command} {variables} "$@"')
+            self.enter_as(name)
         self._write_program("enter", _ENTER.format(log=self._ways_log, folder=self.folder))
+
+    def enter_as(self, name: str, *become: str, **variables: str) -> None:
+        """Have `enter` run all on a host by a command that makes it another user's, and with more variables."""
+        given = " ".join(shlex.quote(f"{key}={value}") for key, value in (self.variables(name) | variables).items())
+        command = shlex.join(self._on(name, *become, "env", "-i"))
+        self._write_program(f"{name}.enter", f'exec {command} {given} "$@"')
 
     def start_sshds(self) -> None:
         """Make keys, and start every sshd."""
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # sshd wants it
         for key in ("host_key", "other_host_key", "user_key", "other_user_key"):
             _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(self.folder / key))
-        _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "words", "-C", "", "-f", str(self.folder / "locked_key"))
         shutil.copy(self.folder / "user_key.pub", self.folder / "authorized_keys")
         ssh = self.command(shutil.which("ssh") or "ssh", "-F", str(self.folder / "ssh_config"))
-        self._write_program("ssh", f'echo "$@" >>{self._ways_log}\nexec {" ".join(ssh)} "$@"')
+        self._write_program("ssh", f'echo "$@" >>{self._ways_log}\nexec {shlex.join(ssh)} "$@"')
         self.use_key("user_key")
         self.know(*self.names)
         for name in self.names:
@@ -169,11 +194,11 @@ class SshHosts:
         public = (self.folder / f"{key}.pub").read_text()
         (self.folder / "known_hosts").write_text("".join(f"{self.address(name)} {public}" for name in names))
 
-    def _variables(self, name: str) -> dict[str, str]:
+    def variables(self, name: str) -> dict[str, str]:
         """The environment of what a user starts on a host."""
         inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
         if not inherited.keys().isdisjoint(("TEST_SETTINGS", "TEST_CHANGES")):
-            inherited["PYTHONPATH"] = _CHANGED
+            inherited["PYTHONPATH"] = CHANGED
         return {**self._user_folders(name), "TEST_MARK": self.mark, **inherited}
 
     def start(self, name: str, *options: str, pam: str = "") -> None:
@@ -181,15 +206,15 @@ class SshHosts:
 
         With a configuration for `pam`, it asks that who may log in.
         """
-        variables = self._variables(name)
+        variables = self.variables(name)
         config = self.folder / f"{name}.sshd_config"
+        # A file below /tmp would be refused, as others can write there; a program that prints it is not.
+        keys = f"AuthorizedKeysCommand /bin/cat {self.folder / 'authorized_keys'}\nAuthorizedKeysCommandUser root\n"
         config.write_text(
-            "".join(f"{option}\n" for option in options)  # of two values, sshd uses the first, except of MaxStartups
+            "".join(f"{option}\n" for option in options)  # of two values, sshd uses the first
             + f"ListenAddress {self.address(name)}\nHostKey {self.folder / 'host_key'}\nPidFile none\n"
-            f"AuthorizedKeysFile {self.folder / 'authorized_keys'}\nStrictModes no\nPermitRootLogin yes\nUsePAM no\n"
-            "PasswordAuthentication no\nKbdInteractiveAuthentication no\nPrintMotd no\nMaxSessions 100\nUseDNS no\n"
-            + ("" if "MaxStartups" in " ".join(options) else "MaxStartups 100\n")
-            + f"SetEnv {' '.join(_quoted(f'{name}={value}') for name, value in variables.items())}\n"
+            f"AuthorizedKeysFile none\n{keys}"
+            f"SetEnv {' '.join(_quoted(f'{name}={value}') for name, value in variables.items())}\n{_DEBIAN}"
         )
         command = [str(requirements.find_program("sshd")), "-D", "-e", "-f", str(config)]
         if pam:
@@ -205,11 +230,20 @@ class SshHosts:
 
         wait_for(listens)
 
+    def start_with_second_factor(self, name: str) -> None:
+        """Start a host's sshd again, which asks for a code besides a key."""
+        self.kill(name)
+        methods = "AuthenticationMethods publickey,keyboard-interactive"
+        self.start(name, "PermitRootLogin yes", "KbdInteractiveAuthentication yes", methods, pam=_SECOND_FACTOR)
+
+    def typing_the_code(self) -> dict[str, str]:
+        """Variables with which ssh gets the code, as from a user on a terminal."""
+        self._write_program("askpass", "echo 1234")
+        return {"SSH_ASKPASS": str(self.folder / "bin" / "askpass"), "SSH_ASKPASS_REQUIRE": "force"}
+
     def _spawn(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.sshd_log").open("ab") as log:
-            return subprocess.Popen(
-                self.network[name].command(*command), stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+            return subprocess.Popen(self._on(name, *command), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def kill(self, name: str) -> None:
         """Kill a host's sshd with all its connections."""
@@ -261,12 +295,22 @@ def _quoted(text: str) -> str:
 
 
 @contextmanager
-def ssh_hosts(*names: str, has_sshd: bool = True) -> Iterator[SshHosts]:
-    """Hosts of these names, each with an sshd, on a network with the machine `here`; all is gone in the end."""
+def ssh_hosts(*names: str, has_sshd: bool = True, routed: bool = False) -> Iterator[SshHosts]:
+    """Hosts of these names, each with an sshd, on a network with the machine `here`; all is gone in the end.
+
+    If the network is routed, the machines know each other's names too.
+    """
     requirements.check_declared("sshd" if has_sshd else "network")
     # A short path, as of a home folder: sockets are below it.
-    with tempfile.TemporaryDirectory(prefix="tfc-", dir="/tmp") as folder, network(HERE, *names) as made:
+    with (
+        tempfile.TemporaryDirectory(prefix="tfc-", dir="/tmp") as folder,
+        network(HERE, *names, routed=routed) as made,
+    ):
         hosts = SshHosts(Path(folder), made, names)
+        if routed:
+            hosts.etc_hosts = Path(folder, "etc_hosts")
+            known = "".join(f"{machine.ipv4} {machine.name}.lab\n" for machine in made.machines.values())
+            hosts.etc_hosts.write_text(f"127.0.0.1 localhost\n{known}")
         try:
             hosts.set_up()
             if has_sshd:
@@ -315,9 +359,9 @@ class HostsSandbox(Sandbox):
 
 
 @contextmanager
-def over(folder: Path, *names: str, has_sshd: bool = True) -> Iterator[HostsSandbox]:
+def over(folder: Path, *names: str, has_sshd: bool = True, routed: bool = False) -> Iterator[HostsSandbox]:
     """Hosts, and a sandbox to run commands in; nothing may be left in the end."""
-    with ssh_hosts(*names, has_sshd=has_sshd) as hosts:
+    with ssh_hosts(*names, has_sshd=has_sshd, routed=routed) as hosts:
         command = tuple(hosts.command(sys.executable, "-m", "tfcluster"))
         sandbox = HostsSandbox(folder, mark=hosts.mark, command=command, hosts=hosts, has_sshd=has_sshd)
         try:

@@ -52,9 +52,7 @@ class Played(RemoteTransport):
             self.meet()
         except ClusterError as error:
             return HostReport(self.host, (error,))
-        offset = self._folder / "clock" / self.host
-        clock = float(offset.read_text()) if offset.exists() else 0.0
-        return HostReport(self.host, python=sys.executable, clock_offset=clock, has_packages=True)
+        return HostReport(self.host, python=sys.executable, has_packages=True)
 
     @property
     def is_away(self) -> bool:

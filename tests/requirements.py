@@ -33,8 +33,6 @@ _PACKAGES = {
     "runc": "runc",
     "strace": "strace",
     "slurmctld": "slurm-wlm",
-    "slurmdbd": "slurmdbd",
-    "mariadbd": "mariadb-server-core",
     "libnss_myhostname.so.2": "libnss-myhostname",
 }
 #: What a test needs, by what its mark says.
@@ -48,7 +46,6 @@ NEEDS = {
     "systemd": ("systemd-analyze",),
     "podman": (ROOT, "podman", "runc"),
     "slurm": (ROOT, "ip", "slurmctld"),
-    "slurmdbd": (ROOT, "ip", "slurmctld", "slurmdbd", "mariadbd"),
     "browser": ("chromium", "chromedriver"),
     "own-name": (ROOT, "ip", "libnss_myhostname.so.2"),
 }

@@ -1,7 +1,4 @@
-"""A real Slurm on this machine: a controller on the machine `here`, and a slurmd on each node of a network.
-
-Or two clusters of Slurm with one database of accounting, in which a command of one finds the other.
-"""
+"""A real Slurm on this machine: a controller on the machine `here`, and a slurmd on each node of a network."""
 
 from __future__ import annotations
 
@@ -24,8 +21,8 @@ from tests.namespaces import Network, network
 
 # Slurm's own network is the only thing that nodes need besides what a node of one machine shares with the others.
 _CONFIGURATION = """\
-ClusterName={name}
-SlurmctldHost={controller}({controller_address})
+ClusterName=test
+SlurmctldHost={here}({here_address})
 AuthType=auth/none
 CredType=cred/none
 SlurmUser=root
@@ -34,12 +31,9 @@ ProctrackType=proctrack/{tracking}
 TaskPlugin=task/affinity
 TaskProlog={folder}/prolog
 JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/{accounting}
-AccountingStorageHost={here_address}
+AccountingStorageType=accounting_storage/none
 MpiDefault=none
 GresTypes=gpu
-PreemptType=preempt/partition_prio
-PreemptMode=CANCEL
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerParameters=sched_interval=1,batch_sched_delay=0
@@ -54,21 +48,7 @@ SlurmctldPidFile={folder}/run/slurmctld.pid
 SlurmdPidFile={folder}/run/slurmd.%n.pid
 {nodes}
 PartitionName=main Nodes={names} Default=YES MaxTime=INFINITE State=UP
-PartitionName=urgent Nodes={names} PriorityTier=2 MaxTime=INFINITE State=UP
 """
-
-_ACCOUNTING = """\
-AuthType=auth/none
-DbdHost={here}
-SlurmUser=root
-StorageType=accounting_storage/mysql
-StorageHost=127.0.0.1
-StorageUser=root
-StorageLoc=slurm
-PidFile={folder}/slurmdbd.pid
-"""
-_DATABASE = Path("/usr/share/mysql")
-_DATABASE_FILES = ("mysql_system_tables.sql", "mysql_performance_tables.sql", "mysql_system_tables_data.sql")
 
 _FREEZER = Path("/sys/fs/cgroup/freezer")
 
@@ -83,9 +63,6 @@ class Slurm:
         nodes: The nodes' names.
         tracking: How slurmd tracks the processes of a step: `linuxproc` or `cgroup`.
         variables: What the steps of a job have in their environment, as a site's TaskProlog sets it.
-        name: The name of the cluster.
-        controller: The machine of its controller.
-        accounting: What it does with its accounts: `none`, or `slurmdbd`.
     """
 
     folder: Path
@@ -93,9 +70,6 @@ class Slurm:
     nodes: tuple[str, ...]
     tracking: str
     variables: Mapping[str, str]
-    name: str = "test"
-    controller: str = HERE
-    accounting: str = "none"
     _daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -140,8 +114,7 @@ class Slurm:
             os.mknod(self.folder / f"gpu{number}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
         (self.folder / "gres.conf").write_text(f"Name=gpu File={self.folder}/gpu[0-1]\n")
         text = _CONFIGURATION.format(
-            **{"name": self.name, "controller": self.controller, "folder": self.folder, "accounting": self.accounting},
-            **{"controller_address": self.network[self.controller].ipv4, "here_address": self.network[HERE].ipv4},
+            **{"folder": self.folder, "here": HERE, "here_address": self.network[HERE].ipv4},
             **{"tracking": self.tracking, "nodes": nodes, "names": ",".join(self.nodes)},
         )
         (self.folder / "slurm.conf").write_text(text)
@@ -153,33 +126,10 @@ class Slurm:
 
     def start(self) -> None:
         options = ("-D", "-f", str(self.folder / "slurm.conf"))
-        self._start(self.controller, "slurmctld", *options)
+        self._start(HERE, "slurmctld", *options)
         for node in self.nodes:
             self._start(node, "slurmd", *options)
         wait_for(lambda: self("sinfo", "-h", "-o", "%T").split() == ["idle"])
-
-    def start_accounting(self, *clusters: str) -> None:
-        """Start slurmdbd, and its database, on the machine `here`, for clusters with these names."""
-        data = self.folder / "database"
-        options = ("--no-defaults", f"--datadir={data}", "--user=root")
-        server = str(requirements.find_program("mariadbd"))
-        data.mkdir()
-        tables = "".join((_DATABASE / name).read_text() for name in _DATABASE_FILES)
-        script = f"create database mysql;\ncreate database slurm;\nuse mysql;\n{tables}"
-        subprocess.run([server, *options, "--bootstrap"], input=script, text=True, check=True, capture_output=True)
-        self._start(HERE, "mariadbd", *options, "--skip-grant-tables", f"--socket={data}/socket")
-        (self.folder / "slurmdbd.conf").write_text(_ACCOUNTING.format(here=HERE, folder=self.folder))
-        (self.folder / "slurmdbd.conf").chmod(0o600)
-        self._start(HERE, "slurmdbd", "-D")
-
-        def has_added() -> bool:
-            with contextlib.suppress(AssertionError):
-                self("sacctmgr", "--immediate", "add", "cluster", *clusters)
-            with contextlib.suppress(AssertionError):
-                return sorted(self("sacctmgr", "-nP", "show", "cluster", "format=cluster").split()) == sorted(clusters)
-            return False
-
-        wait_for(has_added, 60)
 
     def _start(self, machine: str, daemon: str, *options: str) -> None:
         program = requirements.find_program(daemon)
@@ -221,24 +171,3 @@ def slurm(count: int, *, tracking: str, variables: Mapping[str, str]) -> Iterato
             yield started
         finally:
             started.stop()
-
-
-@contextmanager
-def two_clusters(variables: Mapping[str, str]) -> Iterator[Slurm]:
-    """Two clusters of Slurm, each with a node: `a`, which commands on the machine `here` ask by default, and `b`."""
-    requirements.check_declared("slurmdbd")
-    nodes = tuple(f"{name}{os.getpid()}" for name in "ab")
-    with tempfile.TemporaryDirectory(prefix="tfc-", dir="/var/tmp") as folder, network(HERE, "there", *nodes) as made:
-        controllers = zip("ab", (HERE, "there"), nodes, strict=True)
-        a, b = (
-            Slurm(Path(folder) / name, made, (node,), "linuxproc", variables, name, controller, "slurmdbd")
-            for name, controller, node in controllers
-        )
-        with contextlib.ExitStack() as stack:
-            for each in (a, b):
-                each.configure()
-                stack.callback(each.stop)
-            a.start_accounting("a", "b")
-            for each in (a, b):
-                each.start()
-            yield a

@@ -22,7 +22,7 @@ from tests import kubernetes
 from tests.accounts import Account
 from tests.conftest import ROOT, Sandbox, wait_for
 from tests.hosts import HostsSandbox, over
-from tests.slurm import Slurm, slurm, two_clusters
+from tests.slurm import Slurm, slurm
 
 NODES = 3
 POD_NAMES = ("train-0", "train-1", "train-2")
@@ -76,8 +76,8 @@ class InSlurm(Sandbox):
 
 
 @contextlib.contextmanager
-def in_slurm(tracking: str = "linuxproc", user: Account | None = None, clusters: int = 1) -> Iterator[InSlurm]:
-    """A Slurm, or two clusters of Slurm, and a sandbox to type commands in; nothing may be left in the end."""
+def in_slurm(tracking: str = "linuxproc", user: Account | None = None) -> Iterator[InSlurm]:
+    """A Slurm, and a sandbox to type commands in; nothing may be left in the end."""
     mark = f"slurm-{os.getpid()}-{time.monotonic_ns()}"
     inherited = {name: os.environ[name] for name in ("TEST_RUN",) if name in os.environ}
     changes = {**json.loads(os.environ.get("TEST_CHANGES", "{}")), "tfcluster.processes.gpus": GPUS}
@@ -87,8 +87,7 @@ def in_slurm(tracking: str = "linuxproc", user: Account | None = None, clusters:
         "TEST_CHANGES": json.dumps(changes),
         **inherited,
     }
-    made = slurm(NODES, tracking=tracking, variables=variables) if clusters == 1 else two_clusters(variables)
-    with made as site:
+    with slurm(NODES, tracking=tracking, variables=variables) as site:
         folder = site.folder / "user"
         for each in (folder, folder / "run", folder / "state", site.folder / "state"):
             each.mkdir(mode=0o700)

@@ -1,4 +1,4 @@
-"""Machines with several addresses, and names that only the system's resolver knows."""
+"""Names that only the system's resolver knows, and what `doctor` and `up` say of hosts that cannot connect."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import COMMAND, make_sandbox
+from tests.conftest import COMMAND, make_sandbox, wait_for
 from tests.hosts import over
 
 #: A machine of its own name, which no file and no name server knows, but a module of the C library does.
@@ -58,3 +58,28 @@ def test_hosts_that_cannot_work_together_are_told_why_before_anything_starts(
         two("up")
         assert two.json("run", "pi", "--samples", "1e5")["state"] == "succeeded"
         two("down")
+
+
+_FOUR = ("alpha", "beta", "gamma", "delta")
+_FOUR_JOBS = f"jobs:\n  worker: {{tasks: 8, hosts: [{', '.join(_FOUR)}]}}\n"
+
+
+@pytest.mark.slow
+def test_a_host_that_is_cut_off_from_several_is_one_problem_in_each_direction(
+    needs_network: None, tmp_path: Path
+) -> None:
+    with over(tmp_path, *_FOUR, has_sshd=False) as four:
+        four.spec(four.text(_FOUR, _FOUR_JOBS))
+        *others, delta = map(four.network.address, _FOUR)
+        with four.network.network["delta"].losing(*others):
+            told = four.json("doctor", code=1)["checks"]
+            lines = four("up", code=1).stderr.splitlines()
+        wait_for(lambda: not four.leftovers())
+    failed = [(check["host"], check["check"]) for check in told if not check["ok"]]
+    assert failed == [("delta", "network")] * 2
+    assert {check["host"] for check in told if check["check"] == "network"} == {"delta"}
+    found = [line for line in lines if line.startswith("  host ")]
+    first, second = sorted(found)
+    assert first.startswith(f"  host 'delta' cannot be reached from alpha, beta, gamma at {delta}:")
+    assert second.startswith("  host 'delta' reaches none of the hosts that it tried (3): ")
+    assert "error: Nothing was started; 2 problems found:" in lines, lines

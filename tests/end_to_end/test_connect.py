@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -10,11 +9,11 @@ import subprocess
 import time
 from pathlib import Path
 
-import pexpect
 import pytest
 
 from tests.clusters import Hosts
 from tests.conftest import mostly_slow, read_until, wait_for
+from tests.end_to_end.ways import check_way
 from tests.hosts import CONNECT, HostsSandbox, over
 from tfcluster.os.process_handle import ProcessHandle
 
@@ -42,30 +41,8 @@ def test_the_first_command_starts_one_on_each_host_and_later_ones_none(hosts: Ho
     assert [kept_on(hosts, name) for name in NAMES] == kept
 
 
-def test_a_script_travels_and_its_output_is_fetched(hosts: HostsSandbox, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(
-        "import os, helper; print(helper.WORD); open(os.environ['TFCLUSTER_OUTPUT'] + '/model', 'w').write('weights')"
-    )
-    (tmp_path / "helper.py").write_text("WORD = 'beside'")
-    where = {"TFCLUSTER_CLUSTER": "wide"}
-    assert hosts("run", "train.py", cwd=tmp_path, env=where).stdout == "beside\n"
-    run = hosts.json("runs")[-1]["run"]
-    hosts("fetch", run, cwd=tmp_path, env=where)
-    assert next(tmp_path.rglob("model")).read_text() == "weights"
-    launched = hosts("launch", "-m", "helper", cwd=tmp_path, env=where)
-    assert not launched.stdout
-
-
-def test_exec_passes_streams_the_exit_code_and_a_terminal(hosts: HostsSandbox) -> None:
-    shown = hosts("exec", "--on", "beta", "--", "sh", "-c", "echo $XDG_STATE_HOME; echo no >&2; exit 7", code=7)
-    assert shown.stdout == f"{hosts.network.home('beta') / 'state'}\n"
-    assert shown.stderr == "no\n"
-    words = (*hosts.command, "exec", "--on", "beta", "--", "sh", "-c", "tty; stty size")
-    with contextlib.closing(hosts.at_terminal(*words, dimensions=(33, 111))) as terminal:
-        terminal.expect("/dev/pts/")
-        terminal.expect("33 111")
-        terminal.expect(pexpect.EOF)
-    assert hosts.network.ssh_calls()[-1].startswith("-t beta ")
+def test_all_that_a_command_does_on_a_host(hosts: HostsSandbox) -> None:
+    check_way(hosts, "wide", "alpha")
 
 
 # Ends well at SIGTERM, before it has said so.
@@ -97,20 +74,6 @@ def test_exec_that_left_its_command_does_not_say_that_all_went_well(hosts: Hosts
 
 
 @pytest.mark.slow
-def test_a_followed_log_resumes_after_the_way_was_lost(hosts: HostsSandbox) -> None:
-    follow = hosts.start("logs", "-f", "-n", "1", "worker:1")
-    assert follow.stdout.readline()
-    with hosts.without("way", "beta"):
-        read_until(follow.stderr, "beta")
-        assert "Error: No such container: beta" in hosts("status", code=5).stderr
-    hosts("exec", "--on", "beta", "--", "true")
-    hosts("restart", "worker:1")
-    read_until(follow.stdout, "Started server")
-    follow.send_signal(signal.SIGINT)
-    assert follow.wait(60) == 130
-
-
-@pytest.mark.slow
 def test_a_way_that_falls_silent_is_given_up(hosts: HostsSandbox) -> None:
     soon = hosts.with_settings({"PING_SECONDS": 0.5, "PING_LOST_SECONDS": 6.0})
     follow = hosts.start("logs", "-f", "-n", "0", "worker:1", env=soon)
@@ -130,8 +93,10 @@ def test_a_cluster_that_nobody_started_here_runs_no_command(hosts: HostsSandbox,
     (tmp_path / "cluster.yaml").write_text(
         f"name: strange\nhosts: {{a: {{connect: sh -c 'touch {tmp_path / 'run'}'}}}}\njobs: {{worker: {{tasks: 1}}}}\n"
     )
-    for command in (["status"], ["runs"], ["logs"], ["down"], ["status", "-c", "strange"]):
-        hosts(*command, cwd=tmp_path, code=3)
+    for command in (["status"], ["logs"], ["fetch", "run"], ["down"]):
+        refused = hosts(*command, cwd=tmp_path, code=3).stderr
+        assert "the command of `connect:` of host 'a' is not run" in refused, command
+    hosts("status", "-c", "strange", cwd=tmp_path, code=3)
     assert not (tmp_path / "run").exists()
     hosts("up", cwd=tmp_path, code=5)
     assert (tmp_path / "run").exists()
@@ -220,28 +185,6 @@ def test_a_link_process_that_is_stopped_is_named_and_one_that_was_killed_costs_n
     hosts("status")
     assert len(hosts.network.ssh_calls()) - before == len(NAMES)
     assert link_process_of(hosts) != link_process
-
-
-@pytest.mark.slow
-def test_an_agent_that_died_is_replaced_and_the_connection_stays(hosts: HostsSandbox) -> None:
-    kept = kept_on(hosts, "beta")
-    pid = next(host["agent_pid"] for host in hosts.status()["hosts"] if host["host"] == "beta")
-    os.kill(pid, signal.SIGKILL)
-    assert next(host["agent_pid"] for host in hosts.status()["hosts"] if host["host"] == "beta") != pid
-    before = len(hosts.network.ssh_calls())
-    hosts("status")
-    assert len(hosts.network.ssh_calls()) == before
-    assert kept_on(hosts, "beta") == kept
-
-
-@pytest.mark.slow
-def test_down_ends_the_link_process_and_all_that_it_keeps(needs_network: None, tmp_path: Path) -> None:
-    with over(tmp_path, "alpha", has_sshd=False) as sandbox:
-        sandbox("up", sandbox.spec(sandbox.text(("alpha",), "jobs:\n  worker: {tasks: 1, hosts: [alpha]}\n")))
-        link_process = link_process_of(sandbox)
-        sandbox("down")
-        wait_for(lambda: not link_process.exists() and not sandbox.network.entered("alpha"))
-        assert not [path for path in (sandbox.network.folder / "here").rglob("*") if path.is_socket()]
 
 
 @pytest.mark.slow

@@ -75,18 +75,3 @@ def test_a_host_goes_away_then_the_cluster_and_both_come_back(cluster: Sandbox) 
         )
         events = [json.dumps(event) for event in page.events]
         assert len({*events}) == len(events)
-
-
-@pytest.mark.slow
-def test_runs_of_a_cluster_that_is_down_and_a_page_before_it_is_up(cluster: Sandbox) -> None:
-    script = cluster.spec("print('done')\n", "script.py")
-    run = json.loads(cluster("run", "--detach", "-o", "json", script).stdout.splitlines()[0])["run"]
-    cluster("wait", run)
-    cluster("down")
-    with open_page(cluster) as page:
-        wait_for(lambda: page.states == {"": "stopped"})
-        assert page.view["problems"] == {"": "cluster 'two' is not running"}
-        wait_for(lambda: [record["run"] for record in page.view["runs"]] == [run])
-        assert page.view["runs"][0]["state"] == "succeeded"
-        cluster("up", cluster.folder / "cluster.yaml")
-        wait_for(lambda: page.states == {"": "running", "worker:0": "ready", "worker:1": "ready"})

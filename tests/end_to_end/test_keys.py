@@ -56,15 +56,11 @@ def here(folder: Path) -> Iterator[Place]:
 
 
 @contextlib.contextmanager
-def by_ssh(folder: Path, *, has_sshd: bool = True) -> Iterator[Place]:
-    with over(folder, "alpha", has_sshd=has_sshd) as sandbox:
+def by_connect(folder: Path) -> Iterator[Place]:
+    with over(folder, "alpha", has_sshd=False) as sandbox:
         written = sandbox.text(("alpha",), "").rstrip().removesuffix("}")
         set_up = folder / "set-up"
         yield Place(sandbox, f"{written}, state: ~/keys, {keys(set_up)}}}\n", "alpha", set_up=set_up)
-
-
-def by_connect(folder: Path) -> contextlib.AbstractContextManager[Place]:
-    return by_ssh(folder, has_sshd=False)
 
 
 @contextlib.contextmanager
@@ -88,7 +84,6 @@ def in_a_pod(folder: Path) -> Iterator[Place]:
     "made",
     [
         here,
-        pytest.param(by_ssh, marks=[pytest.mark.slow, pytest.mark.needs("sshd")]),
         pytest.param(by_connect, marks=pytest.mark.needs("network")),
         pytest.param(in_a_job_of_slurm, marks=[pytest.mark.slow, pytest.mark.needs("slurm")]),
         pytest.param(in_a_pod, marks=[pytest.mark.slow, pytest.mark.needs("network")]),

@@ -90,12 +90,16 @@ def test_pods_are_hosts_from_up_to_down(pods: Pods) -> None:
     assert "Started server with target" in sandbox("logs", "worker:1").stdout
     shown = sandbox("exec", "--on", "pod1", "--", "sh", "-c", "echo $(hostname) $HOME; exit 7", code=7)
     assert shown.stdout == "train-1 /home/tfcluster\n"
-    check_way(sandbox, "train", "pod1")
-
     wait_for(lambda: pods.ready() == {*POD_NAMES[:2]})
     sandbox("down")
     wait_for(lambda: not pods.state()["pods"])
     assert pods.state()["objects"] == foreign
+
+
+@pytest.mark.slow
+def test_all_that_a_command_does_in_a_pod(pods: Pods) -> None:
+    pods.sandbox("up", pods.sandbox.spec(text(2)))
+    check_way(pods.sandbox, "train", "pod1")
 
 
 @pytest.mark.slow
@@ -261,20 +265,6 @@ def waiting(reason: str, message: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_up_says_what_a_pod_waits_for_and_continues_when_it_runs(pods: Pods) -> None:
-    message = "0/3 nodes are available:\n3 Insufficient nvidia.com/gpu."
-    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
-    pods.change(states={"train-1": {"conditions": [condition]}})
-    up = pods.sandbox.start("up", pods.sandbox.spec(text(2)))
-    read_until(up.stderr, f"pod train-1: Pending: Unschedulable: {message.replace(chr(10), ' ')}")
-    pods.change(states={"train-1": waiting("ImagePullBackOff", "Back-off pulling image")})
-    read_until(up.stderr, "pod train-1: ImagePullBackOff: Back-off pulling image")
-    pods.change(states={})
-    up.communicate(timeout=90)
-    assert up.returncode == 0
-
-
-@pytest.mark.slow
 def test_up_says_why_a_pod_is_not_made(pods: Pods) -> None:
     message = 'create Pod train-1 in StatefulSet train failed error: pods "train-1" is forbidden: exceeded quota: pods'
     pods.change(quota=1, events=[{"type": "Warning", "reason": "FailedCreate", "message": message}])
@@ -297,32 +287,6 @@ def test_what_the_image_lacks_is_named_with_the_lines_that_add_it(pods: Pods) ->
     assert "host 'pod0': TensorFlow is not installed for the agent's Python" in failed.stderr
     added = f"    FROM tensorflow/tensorflow:2.21.0\n    RUN {sys.executable} -m pip install tensorflow\n"
     assert added in failed.stderr
-
-
-@pytest.mark.slow
-def test_pods_of_another_persons_cluster_of_that_name_are_not_taken_over(pods: Pods) -> None:
-    sandbox = pods.sandbox
-    spec = sandbox.spec(text(2))
-    # Another machine, or another person.
-    elsewhere = {"XDG_STATE_HOME": str(pods.folder / "elsewhere"), "XDG_RUNTIME_DIR": str(pods.folder)}
-    sandbox("up", spec)
-    before = pods.state()["objects"], pods.revisions()
-    refused = sandbox("up", spec, code=2, env=elsewhere)
-    assert "namespace 'ml' has 2 pods of a cluster 'train' that was not started from here" in refused.stderr
-    assert "If that cluster is not yours, give this one another `name:`. Add --yes" in refused.stderr
-    assert (pods.state()["objects"], pods.revisions()) == before
-    sandbox("up", spec, "--yes", env=elsewhere)
-    sandbox("down", env=elsewhere)
-    wait_for(lambda: not pods.state()["pods"])
-    assert pods.state()["objects"] == {}
-
-
-@pytest.mark.slow
-def test_a_container_that_crashes_ends_the_wait(pods: Pods) -> None:
-    pods.change(states={"train-1": waiting("CrashLoopBackOff", "back-off 10s restarting failed container")})
-    failed = pods.sandbox("up", pods.sandbox.spec(text(2)), code=1)
-    assert "pod train-1: CrashLoopBackOff: back-off 10s restarting failed container" in failed.stderr
-    assert "kubectl --context=prod logs train-1 -n ml -c tfcluster --previous" in failed.stderr
 
 
 @pytest.mark.slow
@@ -350,18 +314,6 @@ def test_members_of_a_launch_save_their_state_when_one_of_their_pods_is_deleted(
     assert {"worker:0 | saved", "worker:1 | saved"} <= {*output.splitlines()}
     assert "error: the connection to host pod2 is lost" in errors
     assert launch.returncode
-
-
-@pytest.mark.slow
-def test_a_launch_touches_no_pods_of_another_one(pods: Pods) -> None:
-    sandbox = pods.sandbox
-    template = {"metadata": foreign_object("StatefulSet", "train", {})["metadata"]}
-    there = foreign_object("StatefulSet", "train", {"replicas": 2, "template": template})
-    pods.change(objects={"StatefulSet/train": there}, quota=0)
-    sandbox.spec("print(1)\n", "one.py")
-    failed = sandbox("launch", "--spec", sandbox.spec(text(2)), "one.py", code=2)
-    assert "has pods of a cluster 'train' that was not started from here" in failed.stderr
-    assert [*pods.state()["objects"]] == ["StatefulSet/train"]
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import zipapp
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 
 from tests.clusters import Hosts
 from tests.conftest import Command, environment_of, lines_of, read_until, wait_for
-from tests.end_to_end.test_ssh import agent_on, dial
+from tests.end_to_end.test_ssh import dial
 from tests.hosts import HostsSandbox
 
 NAMES = ("alpha", "beta")
@@ -72,7 +71,6 @@ def programs(hosts: HostsSandbox) -> list[str]:
     return [line for line in hosts.network.processes().values() if line.endswith((" program", " host"))]
 
 
-@pytest.mark.every_way
 def test_members_run_on_the_hosts_of_their_tasks_with_the_code_beside_them(hosts: HostsSandbox) -> None:
     events = launch(hosts, "act.py", "worker:0=0", "worker:1=0", "worker:2=0", code=0)
     members = {each["task"]: each["host"] for each in events if each["event"] == "member"}
@@ -87,19 +85,6 @@ def test_members_run_on_the_hosts_of_their_tasks_with_the_code_beside_them(hosts
     (run,) = [each for each in hosts.json("runs") if each["run"] == events[0]["run"]]
     assert run["state"] == "succeeded"
     wait_for(lambda: not programs(hosts))
-
-
-@pytest.mark.every_way
-def test_a_folder_and_an_archive_with_a_main_module_run_on_the_hosts(hosts: HostsSandbox, tmp_path: Path) -> None:
-    folder = tmp_path / "app"
-    folder.mkdir()
-    (folder / "helper.py").write_text("import sys\nprint('helps', *sys.argv[1:], flush=True)\n")
-    (folder / "__main__.py").write_text("import helper\n")
-    zipapp.create_archive(folder)
-    for start in ("./app", "./app.pyz"):
-        assert hosts("run", start, "x", cwd=tmp_path).stdout == "helps x\n"
-        lines = hosts("launch", start, "{rank}", cwd=tmp_path).stdout.splitlines()
-        assert sorted(line.partition("| ")[2] for line in lines) == ["helps 0", "helps 1", "helps 2"]
 
 
 @pytest.mark.slow
@@ -120,7 +105,6 @@ def test_code_that_is_sent_is_said_once_and_a_killed_command_is_attached_to(host
 
 
 @pytest.mark.slow
-@pytest.mark.every_way
 def test_files_of_members_on_all_hosts_are_fetched(hosts: HostsSandbox) -> None:
     path = "os.path.join(os.environ['TFCLUSTER_OUTPUT'], os.environ['TFCLUSTER_TASK'])"
     (hosts.folder / "code" / "writes.py").write_text(f"import os\nopen({path}, 'w').write('x')\n")
@@ -165,7 +149,6 @@ def test_the_coordinator_listens_until_all_hosts_are_there(hosts: HostsSandbox) 
 
 
 @pytest.mark.slow
-@pytest.mark.every_way
 def test_a_host_that_is_lost_before_it_has_connected_is_named_at_once(hosts: HostsSandbox) -> None:
     alpha = hosts.network.address("alpha")
     with hosts.network.network["beta"].losing(alpha):
@@ -187,7 +170,6 @@ def test_a_host_that_is_lost_before_it_has_connected_is_named_at_once(hosts: Hos
 
 
 @pytest.mark.slow
-@pytest.mark.every_way
 @pytest.mark.parametrize("loss", ["link", "death"])
 def test_a_restart_waits_for_a_host_that_was_lost(hosts: HostsSandbox, loss: str) -> None:
     script = hosts.folder / "code" / "act.py"
@@ -280,7 +262,6 @@ while True:
 
 
 @pytest.mark.slow
-@pytest.mark.every_way
 def test_the_cluster_of_a_command_outlives_its_stop_and_not_its_death(hosts: HostsSandbox, tmp_path: Path) -> None:
     spec = hosts.spec(hosts.text(NAMES, JOBS).replace("name: wide", "name: brief"), "brief.yaml")
     script = hosts.folder / "code" / "count.py"
@@ -303,27 +284,3 @@ def test_the_cluster_of_a_command_outlives_its_stop_and_not_its_death(hosts: Hos
     result = hosts("launch", "--spec", spec, "act.py", *acts, cwd=hosts.folder / "code")
     assert len(result.stdout.splitlines()) == 3
     wait_for(lambda: not hosts.pids("brief"))
-
-
-@pytest.mark.slow
-@pytest.mark.every_way
-def test_members_can_save_their_state_when_their_host_is_a_pod_that_is_deleted(hosts: HostsSandbox) -> None:
-    text = (
-        "import os, signal, sys, time\n"
-        "def save(*_):\n"
-        "    time.sleep(4)  # longer than a member has that is cancelled\n"
-        "    print('saved', flush=True)\n"
-        "    sys.exit(143)\n"
-        "signal.signal(signal.SIGTERM, save)\n"
-        "print('trains', flush=True)\n"
-        "time.sleep(1000)\n"
-    )
-    command = hosts.start("launch", hosts.spec(text, "saves.py"))
-    for _ in range(3):
-        read_until(command.stdout, "trains")
-    os.kill(agent_on(hosts, "beta"), signal.SIGPWR)  # what the container of a pod sends; alpha coordinates
-    out, error = command.communicate(timeout=60)
-    assert "worker:1 | saved" in out
-    assert command.returncode == 143, "that of the member"
-    assert "worker:1" in error
-    wait_for(lambda: not programs(hosts))

@@ -81,29 +81,6 @@ except OSError as error:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("refusal", "words"), [("pidfd_getfd", "add `--cap-add SYS_PTRACE`"), ("no_pidfd_getfd", "Linux 5.6")]
-)
-def test_where_no_process_gets_the_sockets_of_another_only_programs_cannot_listen(
-    sandbox: Sandbox, refusal: str, words: str
-) -> None:
-    """tests/processes/test_listen_guard.py is faster."""
-    refused = refusing(sandbox, refusal)
-    spec = sandbox.spec("name: boxed\njobs:\n  worker: {tasks: 1}\n")
-    (row,) = [each for each in refused.json("doctor", spec, code=1)["checks"] if not each["ok"]]
-    assert row["check"] == "programs"
-    said = {"doctor": row["result"] + row["hint"], "up": refused("up", spec).stderr}
-    refused("run", "pi", "--samples", "1000")
-    sandbox.spec(_LISTENS, "listens.py")
-    said["run"] = refused("run", "listens.py", code=1).stderr
-    assert "refused: Permission denied" in said["run"]
-    for command, text in said.items():
-        assert words in text, command
-        assert "`network: open`" in text, command
-    refused("down")
-
-
-@pytest.mark.slow
 def test_members_of_a_launch_can_listen_where_their_network_is_not_closed(sandbox: Sandbox) -> None:
     refused = refusing(sandbox, "pidfd_getfd")
     sandbox.spec(_LISTENS, "listens.py")
@@ -126,24 +103,3 @@ def test_a_kernel_without_pidfds_is_named_first(sandbox: Sandbox) -> None:
         error = refused(*arguments, code=1).stderr
         assert error.startswith("error: Linux 5.4 is required: localhost (Linux "), arguments
     assert sandbox.leftovers() == []
-
-
-# What conda's and uv's Pythons lack, which are built with the headers of an old kernel and C library.
-_OLD_HEADERS = """
-import os, signal
-for module, name in ((os, "pidfd_open"), (os, "P_PIDFD"), (os, "memfd_create"), (signal, "pidfd_send_signal")):
-    delattr(module, name)
-"""
-
-
-@pytest.mark.slow
-def test_a_python_that_was_built_with_old_headers(sandbox: Sandbox) -> None:
-    """tests/test_process_handle.py and tests/test_boot.py are faster."""
-    env = sandbox.with_fault("tfcluster.os.libc", _OLD_HEADERS)
-    sandbox("up", sandbox.spec("name: conda\njobs:\n  worker: {tasks: 2}\n"), env=env)
-    assert len(sandbox.json("run", "mean", "--random", "1e5", env=env)["devices"]) == 2
-    sandbox.spec(_LISTENS, "listens.py")
-    for option in ("--cold", "--yes"):
-        assert sandbox("run", option, "listens.py", env=env).stdout == "listens\n"
-    sandbox("restart", "worker:0", "--yes", env=env)
-    sandbox("down", env=env)

@@ -24,11 +24,12 @@ _NAME = "box1"
 
 
 @contextmanager
-def container(folder: Path, *options: str) -> Iterator[list[str]]:
+def container(folder: Path, *options: str, network: str = "none") -> Iterator[list[str]]:
+    """A container that runs until the block ends; yields how podman's commands for it begin."""
     podman = ["podman", "--storage-driver", "vfs", "--runtime", "runc", "--cgroup-manager", "cgroupfs"]
     podman += ["--root", str(folder / "root"), "--runroot", str(folder / "run")]
     limits = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=4096:4096"]
-    run = [*podman, "run", "--detach", "--name", _NAME, "--network", "none", *limits, *options, "--rootfs", "/:O"]
+    run = [*podman, "run", "--detach", "--name", _NAME, f"--network={network}", *limits, *options, "--rootfs", "/:O"]
     # With SIGCHLD ignored, the kernel reaps processes that lose their parent, as `--init` does where it is found. bash
     # leaves the signal ignored for what it executes, and dash does not: under its sleep, agents and tasks stay zombies.
     started = subprocess.run(

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import zipapp
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,6 @@ _FILES = {
 }
 
 
-@pytest.mark.every_way
 def test_the_folder_of_a_script_is_sent_and_only_what_differs_is_sent_again(hosts: HostsSandbox, project: Path) -> None:
     os.mkfifo(project / "pipe")
     weird = os.fsdecode(b"new\nline \xff")
@@ -200,6 +200,18 @@ def test_a_home_folder_is_not_sent_and_much_code_is_not_sent_unasked(hosts: Host
     assert not list((hosts.network.home("alpha") / "state").glob("tfcluster/.code/.new-*"))
 
 
+def test_a_folder_and_an_archive_with_a_main_module_run_there(hosts: HostsSandbox, tmp_path: Path) -> None:
+    folder = tmp_path / "app"
+    folder.mkdir()
+    (folder / "helper.py").write_text("import sys\nprint('helps', *sys.argv[1:])\n")
+    (folder / "__main__.py").write_text("import helper\n")
+    zipapp.create_archive(folder)
+    for start in ("./app", "./app.pyz"):
+        assert run(hosts, tmp_path, start, "x").stdout == "helps x\n"
+        launched = hosts("launch", start, "{rank}", cwd=tmp_path, env={"TFCLUSTER_CLUSTER": "wide"})
+        assert launched.stdout == "worker:0 | helps 0\n"
+
+
 _WRITES = """
 import os, sys
 from pathlib import Path
@@ -214,10 +226,7 @@ sys.exit(3)
 """
 
 
-@pytest.mark.every_way
-def test_what_a_run_has_written_is_fetched_also_when_the_cluster_is_down(
-    hosts: HostsSandbox, project: Path, way: str
-) -> None:
+def test_what_a_run_has_written_is_fetched_also_when_the_cluster_is_down(hosts: HostsSandbox, project: Path) -> None:
     (project / "writes.py").write_text(_WRITES)
     run(hosts, project, "writes.py", code=3)
     (name,) = [each["run"] for each in hosts.json("runs", "-n", "1")]
@@ -234,10 +243,6 @@ def test_what_a_run_has_written_is_fetched_also_when_the_cluster_is_down(
     hosts("down")
     (copy / "deep" / "model.bin").unlink()
     (copy / "run.sh").write_text("mine")
-    if way == "connect":
-        refused = hosts("fetch", name, copy, "-c", "wide", cwd=hosts.folder, code=3)
-        assert "the command of `connect:` of host 'alpha' is not run" in refused.stderr
-        hosts("up")
     refused = hosts("fetch", name, copy, "-c", "wide", cwd=hosts.folder, code=2)
     assert f"{copy} has other files of the same names: run.sh" in refused.stderr
     assert not (copy / "deep" / "model.bin").exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import mostly_slow, wait_for
+from tests.conftest import wait_for
 from tests.hosts import HERE, SshHosts
 from tests.transport.conftest import TransportFactory
 from tests.transport.test_examine import problems, python
@@ -42,21 +42,7 @@ def test_the_agent_and_the_link_end_with_the_check(hosts: SshHosts, make_transpo
 
 @pytest.mark.parametrize(
     "name",
-    mostly_slow(
-        [
-            "python3; touch {marker}",
-            'python3 -c \'open("{marker}", "w")\'',
-            "$(touch {marker})",
-            "`touch {marker}`",
-            "/x' ; touch {marker} ; '",
-            "/x\\' ; touch {marker} ; \\'",
-            "a=1 touch {marker}",
-            "~root/x;touch {marker}",
-            "!touch {marker}",
-            "touch\t{marker}",
-        ],
-        fast=["python3; touch {marker}", "$(touch {marker})", "/x' ; touch {marker} ; '"],
-    ),
+    ["python3; touch {marker}", "$(touch {marker})", "/x' ; touch {marker} ; '", "~root/x;touch {marker}"],
 )
 def test_a_python_is_one_word_for_the_shell(make_transport: TransportFactory, tmp_path: Path, name: str) -> None:
     marker = tmp_path / "marker"

@@ -175,11 +175,6 @@ def test_a_python_without_a_module(make_transport: TransportFactory, tmp_path: P
     )
 
 
-def test_a_shell_that_prints_without_end(make_transport: TransportFactory, tmp_path: Path) -> None:
-    ((message, _),) = problems(make_transport(python=python(tmp_path / "yes", "exec yes")).examine())
-    assert message.startswith("host 'h0': its shell prints without end before anything is run\n  y\n  y\n")
-
-
 def test_a_noisy_login_shell(hosts: SshHosts, make_transport: TransportFactory) -> None:
     profile = hosts.home("h0") / ".bashrc"
     profile.write_text(f"echo Welcome; seq 20000; printf 'no newline: {MESSAGE_PREFIX}'; echo oops >&2\n")

@@ -23,7 +23,6 @@ from tfcluster.core.hosts import Host
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.runtime_dir import link_socket_path
 from tfcluster.transport.channel import connect_unix
-from tfcluster.transport.children import _released, release_child
 from tfcluster.transport.errors import HostUnreachableError
 from tfcluster.transport.link.host_link import HostLink
 
@@ -219,18 +218,3 @@ def test_a_link_process_that_was_silent_and_then_killed_is_followed_by_another(
     wait_for(sessions[1].has_ended)
     for session in sessions:
         session.clean_up()
-
-
-def test_what_was_released_and_has_ended_is_reaped_with_the_next() -> None:
-    processes = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
-    for process in processes:
-        release_child(process)
-        handle = ProcessHandle.from_pid(process.pid)
-        assert handle is not None
-        handle.kill()
-        wait_for(lambda handle=handle: not handle.is_alive())  # type: ignore[misc]
-        assert handle.exists(), "it is a zombie"
-    first = ProcessHandle.from_pid(processes[0].pid)
-    assert first is None
-    os.waitpid(processes[1].pid, 0)
-    _released.discard(processes[1].pid)

@@ -7,9 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,16 +21,12 @@ from tests.transport.conftest import (
     agent_folder,
     agent_pid,
     begin,
-    start_command,
     use,
-    wait_until_connected,
 )
 from tfcluster.errors import ClusterError
 from tfcluster.paths import SOCKET
 from tfcluster.protocol.codec import encode_greeting
-from tfcluster.runtime_dir import link_socket_path, ssh_control_path
-from tfcluster.transport import remote_transport
-from tfcluster.transport.provision import code_signature
+from tfcluster.runtime_dir import ssh_control_path
 from tfcluster.transport.remote_transport import RemoteTransport
 
 
@@ -81,15 +75,6 @@ def kill_link_process(transport: RemoteTransport, hosts: SshHosts) -> None:
     wait_for(lambda: not hosts.pids("session=json"))
 
 
-def remove_socket(transport: RemoteTransport, hosts: SshHosts) -> None:
-    link_socket_path(transport.cluster, code_signature()).unlink()
-
-
-def kill_ssh(transport: RemoteTransport, hosts: SshHosts) -> None:
-    (pid,) = [pid for pid, line in hosts.processes().items() if "session=json" in line and "BatchMode" in line]
-    os.kill(pid, signal.SIGKILL)
-
-
 def kill_session(transport: RemoteTransport, hosts: SshHosts) -> None:
     (pid,) = [pid for pid, line in hosts.processes().items() if "session=json" in line and "BatchMode" not in line]
     os.kill(pid, signal.SIGKILL)
@@ -102,7 +87,7 @@ def restart_sshd(transport: RemoteTransport, hosts: SshHosts) -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    mostly_slow([kill_link_process, remove_socket, kill_ssh, kill_session, restart_sshd], fast=[kill_link_process]),
+    mostly_slow([kill_link_process, kill_session, restart_sshd], fast=[kill_link_process]),
 )
 def test_a_link_that_is_lost_is_made_again(
     hosts: SshHosts, make_transport: TransportFactory, damage: Callable[[RemoteTransport, SshHosts], None]
@@ -161,17 +146,6 @@ def test_an_agent_that_has_died_is_followed_by_another(hosts: SshHosts, make_tra
     assert hosts.sessions() == sessions
 
 
-def test_more_hosts_than_may_start_at_once_wait_for_each_other(
-    hosts: SshHosts, make_transport: TransportFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(remote_transport, "_starting", threading.BoundedSemaphore(1))
-    with ThreadPoolExecutor() as threads:
-        channels = list(threads.map(begin, [make_transport("h0"), make_transport("h1")]))
-    for channel in channels:
-        channel.close()
-        assert channel.wait_for_end(30)
-
-
 def test_a_host_that_was_repaired_is_looked_at_again(hosts: SshHosts, make_transport: TransportFactory) -> None:
     python = hosts.folder / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # without the packages that are installed
@@ -182,25 +156,6 @@ def test_a_host_that_was_repaired_is_looked_at_again(hosts: SshHosts, make_trans
     transport = make_transport(python=str(python))
     assert transport.examine().problems == ()
     use(transport)
-
-
-@pytest.mark.slow
-def test_other_variables_of_a_host_need_another_link(
-    hosts: SshHosts, make_transport: TransportFactory, tmp_path: Path
-) -> None:
-    channel = begin(make_transport())
-    channel.close()
-    assert channel.wait_for_end(30)
-    folder = tmp_path / "state"
-    folder.mkdir(mode=0o700)
-    moved = make_transport(env={"XDG_STATE_HOME": str(folder)})
-    channel = begin(moved)
-    assert list(folder.iterdir())
-    sessions = hosts.sessions()
-    use(moved)
-    assert hosts.sessions() == sessions
-    channel.close()
-    assert channel.wait_for_end(30)
 
 
 @pytest.mark.parametrize("name", mostly_slow(["long" * 50, "100%", "$HOME"], fast=["$HOME"]))
@@ -218,23 +173,6 @@ def test_other_folders_for_sockets(
     channel.close()
     assert channel.wait_for_end(30)
     transport.disconnect()
-
-
-@pytest.mark.slow
-def test_commands_that_start_at_once_share_a_link(hosts: SshHosts, make_transport: TransportFactory) -> None:
-    wait_for(lambda: not hosts.pids("session=json"))  # of earlier tests
-    transport = make_transport()
-    channel = begin(transport)  # the agent stays
-    with kept_alive(transport, hosts):
-        channel.close()
-        kill_link_process(transport, hosts)
-        commands = [start_command(transport, hosts, start=False) for _ in range(5)]
-        for command in commands:
-            wait_until_connected(command)
-        wait_for(lambda: len(hosts.pids("session=json")) == 2)  # the ssh here, and the Python there
-        for command in commands:
-            command.communicate()
-            assert command.returncode == 0
 
 
 def test_without_a_private_folder_nothing_is_shared(

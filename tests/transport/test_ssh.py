@@ -32,7 +32,7 @@ from tests.transport.conftest import (
 from tfcluster import settings
 from tfcluster.client.rpc.agent_client import ResponseStream
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.paths import LOCK, SOCKET
+from tfcluster.paths import SOCKET
 from tfcluster.protocol.api.runs import RunsReply, RunsRequest
 from tfcluster.runtime_dir import ssh_control_path
 from tfcluster.transport.channel import Channel
@@ -121,15 +121,6 @@ def test_the_agent_runs_the_code_that_was_sent(hosts: SshHosts, make_transport: 
     assert channel.wait_for_end(30)
 
 
-@pytest.mark.slow
-def test_a_state_folder_of_its_own(hosts: SshHosts, make_transport: TransportFactory) -> None:
-    transport = make_transport(state="~/kept here")
-    channel = begin(transport)
-    assert (hosts.home("h0") / "kept here" / transport.cluster / "h0" / LOCK).exists()
-    channel.close()
-    assert channel.wait_for_end(30)
-
-
 def test_bytes_arrive_as_they_are_both_ways(hosts: SshHosts, make_transport: TransportFactory) -> None:
     """More bytes than all buffers together: a side that does not read makes the other one wait."""
     transport = make_transport()
@@ -159,29 +150,6 @@ def test_bytes_arrive_as_they_are_both_ways(hosts: SshHosts, make_transport: Tra
         channel.close()
     assert all_sent.is_set()
     assert answer == hashlib.sha256(data).hexdigest().encode() + data
-
-
-def test_an_agent_notices_that_a_command_hangs_up(hosts: SshHosts, make_transport: TransportFactory) -> None:
-    """The agent is notified, and one that ignores it keeps no process of tfcluster running."""
-    transport = make_transport()
-    received: list[bytes] = []
-    may_end = threading.Event()
-
-    def play(connection: socket.socket) -> None:
-        received.append(connection.recv(100))
-        received.append(connection.recv(100))
-        may_end.wait(60)
-
-    with played(transport, hosts, play):
-        channel = open_played(transport)
-        channel.send(b"hello")
-        wait_for(lambda: received)
-        channel.close()
-        wait_for(lambda: len(received) == 2)
-        transport.disconnect()
-        wait_for(lambda: not sessions(hosts))
-        may_end.set()
-    assert received == [b"hello", b""]
 
 
 @pytest.mark.slow
@@ -308,24 +276,10 @@ def test_options_of_the_user_for_a_command_or_a_terminal_are_overridden(
         hosts.use_key("user_key")
 
 
-# Asks for the code `1234`, after a key was accepted.
-_SECOND_FACTOR = """
-auth required pam_exec.so quiet expose_authtok /bin/grep -q 1234
-auth required pam_permit.so
-account required pam_permit.so
-session required pam_permit.so
-"""
-
-
 @pytest.fixture
-def second_factor(hosts: SshHosts, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def second_factor(hosts: SshHosts) -> Iterator[None]:
     """The sshd of h0 asks for a code besides a key, and a user on a terminal knows it."""
-    hosts.kill("h0")
-    hosts.start(
-        *("h0", "UsePAM yes", "KbdInteractiveAuthentication yes"),
-        "AuthenticationMethods publickey,keyboard-interactive",
-        pam=_SECOND_FACTOR,
-    )
+    hosts.start_with_second_factor("h0")
     yield
     subprocess.run(["ssh", "-O", "exit", "h0"], check=False)
     hosts.use_key("user_key")
@@ -335,11 +289,8 @@ def second_factor(hosts: SshHosts, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 @pytest.mark.usefixtures("second_factor")
 def test_a_second_factor_is_typed_for_the_users_own_connection(
-    hosts: SshHosts, make_transport: TransportFactory, monkeypatch: pytest.MonkeyPatch
+    hosts: SshHosts, make_transport: TransportFactory
 ) -> None:
-    askpass = hosts.folder / "askpass"
-    askpass.write_text("#!/bin/sh\necho 1234\n")
-    askpass.chmod(0o755)
     transport = make_transport()
     with pytest.raises(HostUnreachableError) as caught:
         transport.is_up()
@@ -351,10 +302,7 @@ def test_a_second_factor_is_typed_for_the_users_own_connection(
     with pytest.raises(HostUnreachableError) as caught:
         make_transport().is_up()
     assert caught.value.hint == once
-    with monkeypatch.context() as patch:  # it answers as a user on a terminal does
-        patch.setenv("SSH_ASKPASS", str(askpass))
-        patch.setenv("SSH_ASKPASS_REQUIRE", "force")
-        subprocess.run(["ssh", "h0", "true"], check=True)
+    subprocess.run(["ssh", "h0", "true"], check=True, env={**os.environ, **hosts.typing_the_code()})
     logins = hosts.logins("h0")
     transport = make_transport()
     assert transport.examine().problems == ()

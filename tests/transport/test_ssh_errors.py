@@ -36,6 +36,9 @@ def make_key(path: Path, passphrase: str, *options: str) -> Path:
 def test_a_key_with_a_passphrase_is_found(tmp_path: Path, options: list[str]) -> None:
     key = make_key(tmp_path / "key", "words", *options)
     assert find_locked_key("alpha") == (key, False)
+    error = classify_ssh_error(Host("alpha", "10.0.0.1"), "tf@alpha: Permission denied (publickey).")
+    assert f"the key {key} has a passphrase, and no ssh-agent is running" in error.message
+    assert f"`ssh-add {key}`" in error.hint
 
 
 @pytest.mark.needs("ssh")

@@ -68,27 +68,11 @@ def impatience() -> Iterator[pytest.MonkeyPatch]:
         ),
         (
             lambda hosts: hosts.use_key("other_user_key"),
-            "none of your keys is accepted (root@ADDRESS: Permission denied (publickey",
-            "`ssh -v h0`",
-        ),
-        (
-            lambda hosts: hosts.use_key("locked_key"),
-            "the key FOLDER/locked_key has a passphrase, and no ssh-agent is running",
-            "`ssh-add FOLDER/locked_key`",
-        ),
-        (
-            lambda hosts: hosts.use_key("other_user_key", "IdentityAgent /nowhere/agent\n"),
-            "keys is accepted, and the socket of the ssh-agent does not exist (IdentityAgent=/nowhere/agent)",
-            "`eval $(ssh-agent)`",
+            "a password, because none of your keys is accepted (root@ADDRESS: Permission denied (publickey,password",
+            "`ssh-copy-id h0`",
         ),
     ],
-    ids=[
-        "unknown host key",
-        "changed host key",
-        "key that is not accepted",
-        "key with a passphrase",
-        "ended agent",
-    ],
+    ids=["unknown host key", "changed host key", "key that is not accepted"],
 )
 def test_a_key_that_is_refused(
     hosts: SshHosts, make_transport: TransportFactory, spoil: Callable[[SshHosts], None], message: str, hint: str
@@ -101,20 +85,6 @@ def test_a_key_that_is_refused(
         hosts.use_key("user_key")
     assert message.replace("FOLDER", str(hosts.folder)).replace("ADDRESS", hosts.address("h0")) in error.message
     assert hint.replace("FOLDER", str(hosts.folder)) in error.hint
-
-
-def test_more_keys_than_one_login_may_try(hosts: SshHosts, make_transport: TransportFactory) -> None:
-    hosts.kill("h0")
-    hosts.start("h0", "MaxAuthTries 1")
-    hosts.use_key("user_key", f"IdentityFile {hosts.folder}/other_user_key\n")
-    try:
-        error = failure(make_transport())
-    finally:
-        hosts.use_key("user_key")
-        hosts.kill("h0")
-        hosts.start("h0")
-    assert "ssh offered more keys than the host lets one login try (Received disconnect from" in error.message
-    assert "`IdentitiesOnly yes`" in error.hint
 
 
 def test_an_unknown_name_and_a_destination_that_looks_like_an_option(
@@ -177,10 +147,8 @@ def test_a_host_that_never_answers(hosts: SshHosts, make_transport: TransportFac
     [
         (".bashrc", "exec sleep 1000", "its login shell has not run a command within 4 s"),
         pytest.param(".bashrc", "exec fish", "its login shell has not", marks=[pytest.mark.needs("fish"), SLOW]),
-        pytest.param(".bashrc", "read answer", "its login shell has not run a command within 4 s", marks=SLOW),
         (".bashrc", "echo no shell here; exit 3", "its login shell ended with exit code 3 before it ran a command"),
         pytest.param(".bash_profile", "exec fish", "bash as a login shell", marks=[pytest.mark.needs("fish"), SLOW]),
-        pytest.param(".bash_profile", "exec zsh", "bash as a login shell", marks=[pytest.mark.needs("zsh"), SLOW]),
         pytest.param(
             ".bash_profile",
             "read answer",
@@ -254,9 +222,7 @@ def busy_sshd(hosts: SshHosts, name: str) -> Iterator[subprocess.Popen[bytes]]:
         hosts.start(name)
 
 
-@pytest.mark.parametrize(
-    "way", ["direct", *(pytest.param(way, marks=SLOW) for way in ("ProxyJump h1", "ProxyCommand ssh -W %h:%p h1"))]
-)
+@pytest.mark.parametrize("way", ["direct", pytest.param("ProxyCommand ssh -W %h:%p h1", marks=SLOW)])
 def test_an_sshd_with_too_many_logins_is_tried_again(
     hosts: SshHosts, make_transport: TransportFactory, impatience: pytest.MonkeyPatch, way: str
 ) -> None:
