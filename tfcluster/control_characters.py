@@ -17,12 +17,7 @@ def escape_control_characters(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return escape_all_control_characters(text.replace("\r\n", "\n").removesuffix("\r"))
-
-
-def escape_all_control_characters(text: str) -> str:
-    """Return a part of a text with its control characters escaped, even a carriage return at its end."""
-    return _CONTROL.sub(_escape, text)
+    return _CONTROL.sub(_escape, text.replace("\r\n", "\n").removesuffix("\r"))
 
 
 def escape_to_one_line(text: str) -> str:

@@ -88,7 +88,7 @@ OFFERS = {
     "tfcluster launch --each ": "ps worker",
     "tfcluster launch --each ps,w": "ps,worker",
     "tfcluster launch --spec below/other.yaml --each c": "chief",
-    "tfcluster exec --on ": "all localhost ps:0 worker:0 worker:1",
+    "tfcluster exec --on ": "localhost ps:0 worker:0 worker:1",
     "tfcluster env ps": "ps ps:0",
     "tfcluster profile w": "worker worker:0 worker:1",
     "tfcluster tensorboard pi": "pi-1a2b",

@@ -114,21 +114,3 @@ def test_down_does_not_wait_for_a_command_on_another_host(hosts: HostsSandbox) -
     hosts("down")
     assert process.communicate("typed\n", timeout=60)[0] == "typed\n"
     hosts("up")
-
-
-def test_a_command_runs_on_all_hosts_at_once(hosts: HostsSandbox) -> None:
-    script = 'echo "out of $(basename "$HOME")"; echo "err" >&2; test "$(basename "$HOME")" != alpha || exit 5'
-    shown = hosts("exec", "--on", "all", "--", "sh", "-c", script, code=5)
-    shown_lines = {host.strip(): text for host, text in (line.split(" | ") for line in shown.stdout.splitlines())}
-    assert shown_lines == {"alpha": "out of alpha", "localhost": "out of here"}
-    assert sorted(line.split()[0] for line in shown.stderr.splitlines()) == ["alpha", "localhost"]
-
-
-def test_an_interrupt_ends_the_commands_on_all_hosts(hosts: HostsSandbox) -> None:
-    process = hosts.start("exec", "--on", "all", "--", "sh", "-c", "echo started; sleep 987")
-    assert {process.stdout.readline().split()[0] for _ in range(2)} == {"alpha", "localhost"}
-    # dash loses a SIGINT that arrives while it forks.
-    wait_for(lambda: list(hosts.network.processes().values()).count("sleep 987") == 2)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
-    wait_for(lambda: not [line for line in hosts.network.processes().values() if "sleep 987" in line])

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pexpect
 import pytest
 
-from tests.conftest import COMMAND, EXAMPLE, Sandbox, wait_for
+from tests.conftest import COMMAND, EXAMPLE, Sandbox
 
 _GREEN = "\x1b[32m"
 _CURSOR_UP_OR_HIDE = re.compile(r"\x1b\[(?:1A|\?25l)")
@@ -28,23 +28,6 @@ def test_states_are_coloured_unless_that_is_refused(demo: Sandbox) -> None:
     assert "\x1b[" not in at_a_terminal(demo, "status", env={"NO_COLOR": "1"}), "nor is anything bold"
     assert "\x1b" not in demo("status").stdout
     assert f"{_GREEN}ready" in demo("status", env={"FORCE_COLOR": "1"}).stdout
-
-
-@pytest.mark.slow
-def test_what_a_search_of_logs_has_found_is_highlighted(demo: Sandbox) -> None:
-    line = "Q1 losses: lo\x1b[2Jss \u202eloss\r loss\r"
-    with open(f"/proc/{demo.task('ps:0')['pid']}/fd/2", "ab") as log:
-        log.write(f"{line}\n".encode())
-    words = ["logs", "ps", "-g", "Q[0-9]", "-g", "loss", "-g", "(?<=loss)es", "-g", r"loss\r"]
-    assert wait_for(lambda: demo(*words).stdout) == "ps:0 | Q1 losses: lo\\x1b[2Jss \\u202eloss\\r loss\n"
-    begin, end = "\x1b[1;31m", "\x1b[0m"
-    assert at_a_terminal(demo, shlex.join(words)).rpartition(" | ")[2] == (
-        f"{end}{begin}Q1{end} {begin}losses{end}: lo\\x1b[2Jss \\u202e{begin}loss\\r{end} {begin}loss{end}\r\n"
-    )
-    for options, env in ((words, {"NO_COLOR": "1"}), ([*words, "-o", "json"], {}), (["logs", "ps", "-n", "1"], {})):
-        shown = at_a_terminal(demo, shlex.join(options), env=env)
-        assert "\x1b[1" not in shown
-        assert "loss" in shown
 
 
 @pytest.mark.slow

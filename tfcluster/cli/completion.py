@@ -113,7 +113,7 @@ def _jobs_and_tasks(ctx: click.Context) -> list[str]:
 
 def _exec_targets(ctx: click.Context) -> list[str]:
     topology = _topology(ctx)
-    return ["all", *(host.name for host in topology.hosts), *(task.short for task in topology.tasks)]
+    return [*(host.name for host in topology.hosts), *(task.short for task in topology.tasks)]
 
 
 def _runs(ctx: click.Context, *, only_active: bool = False) -> list[str]:

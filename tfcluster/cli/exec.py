@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import click
 
 from tfcluster.cli.completion import complete_exec_targets, complete_tasks
 from tfcluster.cli.options import cluster_option, resolve_target
-from tfcluster.cli.output import echo, echo_error, echo_exactly
-from tfcluster.errors import ExitCode
-
-_ALL_HOSTS = "all"
+from tfcluster.cli.output import echo, echo_exactly
 
 
 @click.command(
@@ -19,40 +18,27 @@ _ALL_HOSTS = "all"
 )
 @click.option(
     "--on",
-    metavar="TASK|HOST|all",
+    metavar="TASK|HOST",
     shell_complete=complete_exec_targets,
-    help="Run it on another host of the cluster: as TASK, on HOST, or on all hosts at the same time.",
+    help="Run it on another host of the cluster: as TASK, or on HOST.",
 )
 @cluster_option
 @click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...")
-def command(on: str | None, cluster: str | None, argv: tuple[str, ...]) -> int:
+def command(on: str | None, cluster: str | None, argv: tuple[str, ...]) -> NoReturn:
     """Run COMMAND with the environment that describes the cluster to a script: TF_CONFIG, TFCLUSTER_MASTER,
     TFCLUSTER_CLUSTER. See `tfcluster env`.
 
     On this machine, COMMAND replaces the tfcluster process and starts in the current folder, even with --on TASK. On
     another host it runs through ssh, in your home folder there, has a terminal if this command has one, and is stopped
     when this command is stopped. With --on TASK it has the environment of the task's server: its variables in the
-    spec, its GPUs, and its place in TF_CONFIG. With --on all, each line is prefixed with its host, and Ctrl-C stops all
-    of them.
+    spec, its GPUs, and its place in TF_CONFIG.
 
-    The exit code is COMMAND's, or 127 if COMMAND is not found; with --on all, it is that of the first one that
-    fails.
+    The exit code is COMMAND's, or 127 if COMMAND is not found.
     """
-    from tfcluster.client.exec import HostCommands, find_exec_target, replace_process
+    from tfcluster.client.exec import find_exec_target, replace_process
 
     target = resolve_target(cluster)
-    if on != _ALL_HOSTS:
-        replace_process(target, None if on is None else find_exec_target(target, on), argv)
-    from tfcluster.ui.log_view import LogView
-
-    view = LogView()
-    with HostCommands(target, argv) as commands:
-        for error in commands.errors.values():
-            echo_error(error)
-        with commands.pass_interrupt():
-            for output in commands.lines():
-                view.show(output.host, 0.0, output.line, err=output.is_error)
-        return int(ExitCode.INTERRUPTED if commands.is_interrupted else commands.exit_code)
+    replace_process(target, None if on is None else find_exec_target(target, on), argv)
 
 
 @click.command("env", epilog='Example: eval "$(tfcluster env)"')

@@ -94,14 +94,13 @@ def command(
     logs of a cluster that is down can be read too. Lines from before the latest start of the cluster are shown only
     with --since, because they can be those of another cluster of the same name.
 
-    --grep searches the logs where they are, on the tasks' hosts; on a terminal, matches are highlighted. --tail
-    counts the lines that match.
+    --grep searches the logs where they are, on the tasks' hosts. --tail counts the lines that match.
     """
     check_period(since, until, follow=follow)
     from tfcluster.client.logs import read_logs
     from tfcluster.ui.log_view import LogView
 
-    view = LogView(prefix=not no_prefix, timestamps=timestamps, highlighted=grep)
+    view = LogView(prefix=not no_prefix, timestamps=timestamps)
     if agent is not None and (tasks or placement):
         raise click.UsageError("--agent cannot be combined with TASK or --placement")
     shown = _level(level, everything, is_complete=placement or agent is not None or output == "json")

@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import socket
+import subprocess
 import sys
 import threading
 from collections import deque
@@ -20,11 +21,11 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from tfcluster import boot, settings
 from tfcluster.client.cluster import Cluster
-from tfcluster.client.exec import ExecTarget, end_supervised, pipe, request_environment, start_supervised
+from tfcluster.client.exec import ExecTarget, request_environment
 from tfcluster.client.runs.locate import locate_run
 from tfcluster.client.runs.requests import list_runs
 from tfcluster.core.runs import find_run, matching_runs
@@ -176,7 +177,13 @@ class TensorBoard:
     def __init__(self, host: str, line: list[str], transport: HostTransport | None) -> None:
         self.host = host
         self._transport = transport
-        self._process = start_supervised(line)
+        self._process = subprocess.Popen(
+            line,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # a Ctrl-C is for this command, which ends the other one
+        )
         self._lines: deque[str] = deque(maxlen=settings.SSH_ERROR_LINES)
         self._port: SimpleQueue[int | None] = SimpleQueue()
         self._errors = threading.Thread(target=self._read_errors, daemon=True)
@@ -186,15 +193,20 @@ class TensorBoard:
         return self
 
     def __exit__(self, *error: object) -> None:
-        end_supervised([self._process])
+        with contextlib.suppress(OSError):
+            _pipe(self._process.stdin).close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(settings.EXEC_TERMINATE_SECONDS + settings.SSH_EXIT_SECONDS)
+        self._process.kill()
+        self._process.wait()
 
     def read_start(self) -> TensorBoardReport:
         """Return what there is on the host; if TensorBoard is not started, raise an error that says why."""
-        for line in pipe(self._process.stdout):
+        for line in _pipe(self._process.stdout):
             if line.startswith(MESSAGE_PREFIX.encode()):  # a login shell may print lines, too
                 threading.Thread(target=self._discard_output, daemon=True).start()
                 return TensorBoardReport(**json.loads(line[len(MESSAGE_PREFIX) :]))
-        pipe(self._process.stdout).close()
+        _pipe(self._process.stdout).close()
         raise self.wait_for_end()
 
     def read_port(self) -> int:
@@ -225,7 +237,7 @@ class TensorBoard:
 
     def _read_errors(self) -> None:
         """Read what TensorBoard prints on its standard error: the line with its port, and what may explain its end."""
-        with pipe(self._process.stderr) as stream:
+        with _pipe(self._process.stderr) as stream:
             for line in stream:
                 self._lines.append(line.decode(errors="replace").rstrip())
                 if match := _URL.search(line):
@@ -233,7 +245,7 @@ class TensorBoard:
         self._port.put(None)
 
     def _discard_output(self) -> None:
-        with pipe(self._process.stdout) as stream:
+        with _pipe(self._process.stdout) as stream:
             for _ in stream:
                 pass
 
@@ -274,3 +286,9 @@ def _no_folder(folder: LogFolder) -> NoLogFolderError:
         "tfcluster tensorboard LOGDIR, or HOST:LOGDIR.",
         exit_code=ExitCode.USAGE,
     )
+
+
+def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
+    """Return a standard stream of a process that was started with pipes."""
+    assert stream is not None, "it is a pipe"
+    return stream

@@ -64,8 +64,8 @@ def remote_argv(
     """Return the argv that becomes a process of the cluster on another host.
 
     It asks the agent there for its environment: other users see argv. The agent ends the command with the `ExecRequest`
-    of this id. Without one the command is supervised: it ends with its standard input, which is not for the command:
-    each byte of it is the number of a signal. With `is_inside`, it is in the cluster's private network, if it has one.
+    of this id. Without one the command is supervised: it ends when the standard input, which is not for the command,
+    is closed. With `is_inside`, it is in the cluster's private network, if it has one.
     """
     arguments = (environment.socket, exec_id or "", task or "", "inside" if is_inside else "outside", *command)
     return boot.command(__name__, main.__name__, *arguments, python=environment.python, code=environment.code)
@@ -112,7 +112,7 @@ def _request_environment(path: str, task: str | None, exec_id: str) -> Environme
 
 
 def _supervise(pid: int) -> int:
-    """Wait for a child process, and pass on the signals that arrive on standard input; at its end, end the child.
+    """Wait for a child process; end it when standard input is closed.
 
     Return the exit code of the child, or 128 + N if signal N ended it.
     """
@@ -131,9 +131,6 @@ def _supervise(pid: int) -> int:
         if _STDIN not in ready:
             _signal_group(pid, signal.SIGKILL)
             kill_at = None
-        elif numbers := os.read(_STDIN, settings.IO_BLOCK_BYTES):
-            for number in numbers:
-                _signal_group(pid, number)
         else:
             poll.unregister(_STDIN)
             _signal_group(pid, signal.SIGTERM)

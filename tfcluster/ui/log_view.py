@@ -4,37 +4,29 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 from zlib import crc32
 
 from rich.table import Table
 
-from tfcluster.control_characters import escape_all_control_characters, escape_control_characters
+from tfcluster.control_characters import escape_control_characters
 from tfcluster.core.devices import without_replica
 from tfcluster.core.event_kinds import EventKind, event_kind
 from tfcluster.core.run_events import PlacementEvent
-from tfcluster.core.text import compile_patterns
-from tfcluster.errors import ClusterError
 from tfcluster.ui.console import Text, console, error_console, make_table
 
-_HIGHLIGHT = "bold red"  # as grep has it
 _EVENT_STYLES = {EventKind.GOOD: "green", EventKind.BAD: "red", EventKind.PLAIN: ""}
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
 
 class LogView:
-    """Prints log lines of several tasks, by default with a prefix of the task's name.
+    """Prints log lines of several tasks, by default with a prefix of the task's name."""
 
-    The matches of regular expressions are highlighted, if standard output is a terminal with colours.
-    """
-
-    def __init__(self, *, prefix: bool = True, timestamps: bool = False, highlighted: Sequence[str] = ()) -> None:
+    def __init__(self, *, prefix: bool = True, timestamps: bool = False) -> None:
         self._prefix = prefix
         self._timestamps = timestamps
-        self._escape = Highlighter(highlighted).escape if highlighted else escape_control_characters
         self._prefixes: dict[tuple[str, bool], str] = {}
         self._width = 0
 
@@ -47,7 +39,7 @@ class LogView:
         # Do not print through rich: the line must be neither wrapped at the terminal's width nor parsed as markup, and
         # rich takes longer for one line than the agent takes for a hundred.
         out = (error_console() if err else console()).file
-        out.write(f"{self.prefix_of(task, err=err)}{moment}{self._escape(line)}\n")
+        out.write(f"{self.prefix_of(task, err=err)}{moment}{escape_control_characters(line)}\n")
         out.flush()
 
     def prefix_of(self, task: str, *, err: bool = False) -> str:
@@ -66,53 +58,6 @@ class LogView:
                 screen.print(Text(f"{task:<{self._width}} | ", style=_choose_colour(task)), end="")
             self._prefixes[task, err] = captured.get()
         return self._prefixes[task, err]
-
-
-class Highlighter:
-    """Escapes lines for standard output, and highlights matches on a terminal with colours.
-
-    A regular expression that this Python does not know is left out: hosts may have a later Python.
-    """
-
-    def __init__(self, patterns: Sequence[str]) -> None:
-        self._expressions = []
-        self._begin = self._end = ""
-        screen = console()
-        if screen.color_system is None or screen.no_color:
-            return
-        for pattern in patterns:
-            with suppress(ClusterError):
-                self._expressions += compile_patterns([pattern])
-        with screen.capture() as captured:
-            screen.print(Text("-", style=_HIGHLIGHT), end="")
-        self._begin, _, self._end = captured.get().partition("-")
-
-    def escape(self, line: str) -> str:
-        """Return a line with its control characters escaped and matches highlighted.
-
-        The expressions are applied to the line as it was printed, as in the search for lines.
-        """
-        if not self._expressions:
-            return escape_control_characters(line)
-        parts, at = [], 0
-        shown = len(line.removesuffix("\r"))
-        for start, end in self._matches(line):
-            end = min(end, shown)
-            if start < end:
-                match = escape_all_control_characters(line[start:end])
-                parts += [escape_all_control_characters(line[at:start]), self._begin, match, self._end]
-                at = end
-        return "".join([*parts, escape_all_control_characters(line[at:shown])])
-
-    def _matches(self, line: str) -> Iterator[tuple[int, int]]:
-        """Yield the bounds of the matches of all expressions, in order; matches that overlap or touch are one."""
-        first = last = 0
-        for start, end in sorted(match.span() for each in self._expressions for match in each.finditer(line)):
-            if start > last:
-                yield first, last
-                first = start
-            last = max(last, end)
-        yield first, last
 
 
 def _choose_colour(task: str) -> str:
