@@ -94,6 +94,7 @@ def test_an_agent_that_is_killed_is_replaced_and_down_ends_the_view(cluster: San
         cluster("down")
         assert top.wait_for_end() == 3
     assert "error: cluster 'two' went down" in re.sub(r"\x1b\[[0-9;?]*[a-z]", "", top.raw.decode())
+    cluster("up")
     assert "Traceback" not in top.raw.decode()
 
 
