@@ -98,10 +98,10 @@ class CrashModel(RuleBasedStateMachine):
 
     # Commands.
 
-    @initialize(desired=topologies)
-    def begin(self, desired: ClusterTopology) -> None:
+    @initialize(desired=topologies, is_full=st.booleans())
+    def begin(self, desired: ClusterTopology, is_full: bool) -> None:
         self.world.start_agent()
-        self.up(desired, is_full=False)
+        self.up(desired, is_full)
 
     @precondition(has_no_agent)
     @rule()
@@ -211,7 +211,7 @@ class CrashModel(RuleBasedStateMachine):
     def kill_agent(self, linger: bool) -> None:
         self.world.die(linger=linger)
 
-    @rule(steps=st.integers(0, 25))
+    @rule(steps=st.just(0) | st.integers(0, 25))
     def kill_agent_at_a_later_write(self, steps: int) -> None:
         self.world.disk.steps_left = steps
 
