@@ -60,7 +60,6 @@ ROWS = [
     Row("driver", KILL, run=r"the driver of \S+ died \(SIGKILL\)"),
     Row("driver", STOP, "driver-continued: the driver of .*, pid {pid}, was stopped by a signal and was continued"),
     Row("script", KILL, run="script.py was terminated by SIGKILL"),
-    Row("script", EXIT, run="script.py was terminated by SIGTERM"),
     Row("log writer", KILL),
     Row("log writer", STOP, "log-writer-restarted: the log writer, pid {pid}, was stopped by a signal"),
     Row("health prober", KILL),
