@@ -19,9 +19,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from tests.conftest import ROOT, WITH_PLOTS, Sandbox, mostly_slow, not_warm
 from tests.hosts import HERE, ssh_hosts
+from tfcluster.cli.main import cli
 from tfcluster.core.resolve import resolve_spec
 from tfcluster.errors import ExitCode
 from tfcluster.spec.hosts import HostSpec
@@ -157,16 +159,16 @@ def test_commands_for_other_machines_are_understood(document: Path, tmp_path: Pa
         (tmp_path / name).write_text(text)
     environment = {**os.environ, "PATH": COMMAND_PATH, "PYTHONPATH": str(ROOT)}
     for line in "".join(blocks(document, "sh")).splitlines():
-        words = shlex.split(line, comments=True)
-        told = ["bash", "-c", line]
-        if not line.startswith(RUN_HERE):
-            if words[:1] != ["tfcluster"]:
-                continue
+        command, *words = shlex.split(line, comments=True) or [""]
+        if line.startswith(RUN_HERE):
+            told = ["bash", "-c", line]
+            subprocess.run(told, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, timeout=120, check=True)
+        elif command == "tfcluster":
             assert {word for word in words if word.endswith(".yaml")} <= files(document).keys(), line
             # Behind a script or module, --help would be an option of the script.
-            told = [*takewhile(lambda word: not word.endswith(".py") and word not in ("-m", "&&", "|", ">"), words)]
-            told.append("--help")  # unknown words are refused all the same
-        subprocess.run(told, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL, timeout=120, check=True)
+            arguments = takewhile(lambda word: not word.endswith(".py") and word not in ("-m", "&&", "|", ">"), words)
+            result = CliRunner().invoke(cli, [*arguments, "--help"])  # unknown words are refused all the same
+            assert result.exit_code == 0, f"{line}\n{result.output}"
 
 
 @pytest.mark.slow

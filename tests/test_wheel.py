@@ -113,19 +113,19 @@ def test_the_wheel_has_all_files_of_the_package(wheel: Path) -> None:
         assert [name for name in names if archive.read(name) != package[name]] == []
 
 
-def test_the_command_and_the_page_work_from_the_wheel(wheel: Path, tmp_path: Path) -> None:
-    site = tmp_path / "site"
-    python("-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", site, wheel, cwd=tmp_path)
-    version = python("-m", "tfcluster", "--version", cwd=tmp_path, PYTHONPATH=str(site)).strip()
-    assert version == f"tfcluster, version {__version__} (protocol {PROTOCOL})"
-    assert python(site / "bin" / "tfcluster", "--version", cwd=tmp_path, PYTHONPATH=str(site)).strip()
-    package, *names = python("-c", FETCH, cwd=tmp_path, PYTHONPATH=str(site)).splitlines()
-    assert Path(package) == site / "tfcluster"
+def test_the_command_and_the_page_work_from_the_wheel(installed: Sandbox) -> None:
+    *cleared, command = installed.command
+    environment = Path(command).parent.parent
+    assert installed("--version").stdout.strip() == f"tfcluster, version {__version__} (protocol {PROTOCOL})"
+    fetched = installed.execute(*cleared, environment / "bin" / "python", "-c", FETCH)
+    package, *names = fetched.stdout.splitlines()
+    assert environment in Path(package).parents
     assert sorted(names) == sorted(path.name for path in (ROOT / "tfcluster" / "dashboard" / "page").iterdir())
     for name, source in COMPLETIONS.items():
-        assert (site / name).read_bytes() == (ROOT / "completions" / source).read_bytes()
+        assert (environment / name).read_bytes() == (ROOT / "completions" / source).read_bytes()
 
 
+@pytest.mark.slow
 def test_pip_builds_the_same_wheel_from_the_source_without_git(release: Path, wheel: Path, tmp_path: Path) -> None:
     [source] = release.glob("*.tar.gz")
     (tmp_path / "programs").mkdir()

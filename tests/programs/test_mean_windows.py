@@ -35,7 +35,7 @@ def moments(numbers: list[float]) -> Moments:
     return len(numbers), float(mean), float(squares)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(numbers=NUMBERS, cuts=st.lists(st.integers(0, 60), max_size=8))
 def test_parts_of_any_sizes_make_the_whole(numbers: list[float], cuts: list[int]) -> None:
     bounds = [0, *sorted(min(cut, len(numbers)) for cut in cuts), len(numbers)]
@@ -82,7 +82,7 @@ def test_slices_that_do_not_add_up_are_rejected_and_small_inputs_have_small_wind
     assert [window_size(count) for count in (1, 2**22 - 1, 2**22, 2**40)] == [2**16, 2**16, 2**22, 2**22]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(sizes=st.lists(st.integers(1, 50), min_size=1, max_size=12), size=st.integers(1, 40))
 def test_pieces_make_their_slices_and_the_windows_do_not_depend_on_them(sizes: list[int], size: int) -> None:
     pieces, count = cut(sizes, size), sum(sizes)

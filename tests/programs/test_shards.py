@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 
 from hypothesis import given, settings
@@ -59,17 +60,18 @@ def test_a_free_device_waits_for_shards_that_may_be_put_back() -> None:
     assert not queue.pause(1e6), "all is done"
 
 
-@settings(max_examples=40)
-@given(data=st.data(), shards=st.integers(0, 40), devices=st.integers(1, 4))
-def test_every_shard_is_done_once_despite_losses(data: st.DataObject, shards: int, devices: int) -> None:
+@settings(max_examples=100)
+@given(seed=st.integers(), shards=st.integers(0, 40), devices=st.integers(1, 4))
+def test_every_shard_is_done_once_despite_losses(seed: int, shards: int, devices: int) -> None:
+    draw = random.Random(seed)  # hypothesis takes seconds to draw so much
     queue = ShardQueue(shards, devices)
     in_progress: list[Span] = []
     done: list[int] = []
     while len(done) < shards:
         span = in_progress.pop(0) if len(in_progress) == devices or len(done) + _count(in_progress) == shards else None
         if span is None:
-            in_progress.append(take(queue, data.draw(st.integers(1, 9))))
-        elif data.draw(st.integers(0, 3)) == 0:
+            in_progress.append(take(queue, draw.randint(1, 9)))
+        elif draw.randint(0, 3) == 0:
             queue.put_back(span)
         else:
             queue.finish()

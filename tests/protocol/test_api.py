@@ -50,7 +50,7 @@ def test_every_method_has_one_request() -> None:
 
 @pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)
 def test_every_message_is_restored_from_its_json_form(kind: Any) -> None:
-    @settings(max_examples=15)
+    @settings(max_examples=8)
     @given(value=values_of(kind))
     def check(value: Any) -> None:
         restored = decode(kind, as_sent(value))
@@ -66,7 +66,7 @@ def test_every_message_is_restored_from_its_json_form(kind: Any) -> None:
 def test_any_arguments_are_a_request_or_an_error(kind: Any) -> None:
     names = [field.name for field in fields(kind)]
 
-    @settings(max_examples=30)
+    @settings(max_examples=12)
     @given(arguments=JSON | st.fixed_dictionaries(dict.fromkeys(names, JSON)))
     def check(arguments: Any) -> None:
         with contextlib.suppress(ClusterError):

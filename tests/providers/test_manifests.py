@@ -19,7 +19,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from tests.conftest import ROOT, wait_for
+from tests.conftest import ROOT, mostly_slow, wait_for
 from tfcluster.cli.main import cli
 from tfcluster.core.resolve import resolve_spec
 from tfcluster.core.topology import ClusterTopology
@@ -60,7 +60,7 @@ def test_the_manifests_are_those_of_the_golden_files(name: str) -> None:
     assert texts()[name] == (GOLDEN / name).read_text()
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", mostly_slow(VERSIONS, fast=[VERSIONS[0], VERSIONS[-1]]))
 def test_the_manifests_are_valid_in_strict_mode(version: str) -> None:
     topology, request = load("secret")
     added = (code_manifest("train", "ml"), topology_manifests(place_for_manifests(topology, request), "ml"))

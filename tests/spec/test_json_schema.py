@@ -25,7 +25,7 @@ from tfcluster.errors import ClusterError
 from tfcluster.spec.load import parse_spec
 
 VALIDATOR = Draft7Validator(json.loads(SCHEMA.read_text()))
-MANY = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+MANY = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 BLOCK = re.compile(r"^( *)```yaml\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 
 

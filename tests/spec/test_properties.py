@@ -21,7 +21,7 @@ from tfcluster.spec.load import parse_cluster_notation, parse_spec
 from tfcluster.spec.policies import Backoff, RestartSpec
 from tfcluster.spec.schema import Job, Spec
 
-MANY = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+MANY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 FEW = settings(MANY, max_examples=30)
 LINE = re.compile(r"(c\.yaml|hosts|--cluster-spec):[1-9][0-9]*:[1-9][0-9]*: .+")
 JARGON = re.compile(r"pydantic|Input should|something else|function-")  # "something else": we have no words for it
