@@ -68,9 +68,9 @@ def test_commands_refuse_what_has_no_end(sandbox: Sandbox) -> None:
     )
     (sandbox.folder / "c.yaml").write_text(f"hostfile: {pipe}\njobs: {{worker: {{tasks: 1}}}}\n")
     assert f"{pipe}: no process writes to this pipe" in sandbox("validate", "c.yaml", code=2, env=fast).stderr
+    assert "'/dev/zero': this is a device, not a file" in sandbox("run", "linear", "--data", "/dev/zero", code=2).stderr
     for command in (("run", "mean"), ("run", "linear", "--data"), ("run", "script")):
         assert "no process writes to this pipe" in sandbox(*command, pipe, code=2, env=fast).stderr
-        assert "'/dev/zero': this is a device, not a file" in sandbox(*command, "/dev/zero", code=2).stderr
 
 
 def test_a_hostfile_that_is_none_is_not_quoted(sandbox: Sandbox) -> None:

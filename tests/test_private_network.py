@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +13,7 @@ import pytest
 
 from tests.accounts import account
 from tests.clusters import sandbox_of
-from tests.conftest import COMMAND, Sandbox
+from tests.conftest import COMMAND
 from tests.forbidden import forbid_unshare, switched
 from tfcluster import private_network
 from tfcluster.errors import ClusterError
@@ -104,26 +103,6 @@ def test_a_process_that_is_elsewhere_is_not_entered() -> None:
     assert in_child(work) == "the cluster's private network no longer exists"
 
 
-@pytest.mark.slow
-def test_up_and_doctor_say_what_forbids_it_and_what_else_there_is(sandbox: Sandbox) -> None:
-    spec = sandbox.spec("name: demo\nnetwork: private\njobs:\n  worker: {tasks: 1}\n")
-    script = 'for name in user net; do echo 0 > /proc/sys/user/max_${name}_namespaces; done; exec "$@"'
-    refused = Sandbox(
-        sandbox.folder,
-        sandbox.mark,
-        sandbox.started,
-        ("unshare", "--user", "--map-root-user", "sh", "-ec", script, "sh", *sandbox.command),
-    )
-    for command in ("doctor", "up"):
-        result = refused(command, spec, code=1)
-        said = " ".join((result.stdout + result.stderr).split())
-        assert "the switch user.max_" in said, command
-        assert "`network: closed`" in said, command
-        assert "`network: open`" in said, command
-    assert subprocess.run([*refused.command, "status"], check=False, capture_output=True).returncode == 3
-    assert sandbox.leftovers() == []
-
-
 @pytest.mark.parametrize(
     ("switch", "value", "refusal", "words"),
     [
@@ -135,16 +114,8 @@ def test_up_and_doctor_say_what_forbids_it_and_what_else_there_is(sandbox: Sandb
             "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
             marks=pytest.mark.slow,
         ),
-        # Allowed by the switch: it is the filter that forbids it.
-        pytest.param(
-            "kernel.unprivileged_userns_clone",
-            "1",
-            "forbid_unshare",
-            "a seccomp filter of this container",
-            marks=pytest.mark.slow,
-        ),
     ],
-    ids=["Debian", "AppArmor", "seccomp"],
+    ids=["Debian", "AppArmor"],
 )
 @pytest.mark.needs("root")
 def test_an_ordinary_account_is_told_which_switch_forbids_it(

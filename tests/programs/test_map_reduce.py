@@ -89,17 +89,6 @@ def test_steps_grow_fourfold_to_their_time_and_end_with_the_shards(monkeypatch: 
     assert sizes(monkeypatch, 1 + 4 + 16 + 64 + 256, 0.0) == [1, 4, 16, 64, 256]
 
 
-def test_few_shards_are_shared_fairly() -> None:
-    all_in_step = threading.Barrier(4)
-
-    def step(device: str, first: int, size: int) -> None:
-        all_in_step.wait(30)
-
-    parts = list(map_shards(["a", "b", "c", "d"], 4, step))
-    assert sorted(part.device for part in parts) == ["a", "b", "c", "d"]
-    assert [part.count for part in parts] == [1, 1, 1, 1]
-
-
 def test_a_free_device_does_what_a_busy_one_would_have_done() -> None:
     others_are_done = threading.Event()
 
@@ -118,20 +107,6 @@ def test_a_free_device_does_what_a_busy_one_would_have_done() -> None:
             others_are_done.set()
     assert done["slow"] == slow_shards <= 1
     assert done["fast"] == 1000 - slow_shards
-
-
-def test_results_arrive_while_other_steps_are_in_progress() -> None:
-    release = threading.Event()
-
-    def step(device: str, first: int, size: int) -> str:
-        if device == "slow":
-            assert release.wait(30)
-        return device
-
-    parts = map_shards(["slow", "free"], 32, step)
-    assert next(parts).value == "free"
-    release.set()
-    assert {part.value for part in parts} <= {"slow", "free"}
 
 
 def test_an_exception_of_a_step_is_raised_and_no_step_starts_after_it(join_threads: Callable[[], None]) -> None:
