@@ -35,7 +35,7 @@ def moments(numbers: list[float]) -> Moments:
     return len(numbers), float(mean), float(squares)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=300)
 @given(numbers=NUMBERS, cuts=st.lists(st.integers(0, 60), max_size=8))
 def test_parts_of_any_sizes_make_the_whole(numbers: list[float], cuts: list[int]) -> None:
     bounds = [0, *sorted(min(cut, len(numbers)) for cut in cuts), len(numbers)]
