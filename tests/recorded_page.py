@@ -150,7 +150,7 @@ class RecordedApi:
             for run in self._records()
         ]
         status = {"cluster": "imagenet", "state": "degraded", "started": self._now - 50_000}
-        return status | {"spec": None, "network": None, "hosts": hosts, "tasks": tasks, "runs": runs}
+        return status | {"spec": None, "network": None, "job": None, "hosts": hosts, "tasks": tasks, "runs": runs}
 
     def _problems(self) -> dict[str, str]:
         problem = "ssh: connect to host node7.example port 22: Connection timed out"
@@ -206,7 +206,14 @@ class RecordedApi:
                 "waited": 12.0 if number == 97 else 0.1,
             },
             **{"error": error and {"message": error, "hint": _HINT}, "outcome": outcome, "timeout": None},
-            **{"progress": None, "activity": "", "metrics": metrics},
+            **{
+                "progress": None,
+                "activity": "",
+                "metrics": metrics,
+                "result": None,
+                "origin": None,
+                "missing_output": 0,
+            },
         }
 
     def _sample(self, at: float) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.cast import CLUSTERS, CastCluster, print_at, tfcluster
 from tests.cast import cast as cast
 from tests.conftest import wait_for
 from tests.goldens import FOLDER, Update, golden, golden_json
+from tests.recorded_page import RecordedApi
 from tfcluster.dashboard.api import Api
 from tfcluster.dashboard.feed import Body, Feed
 from tfcluster.dashboard.reader import Reader
@@ -88,3 +90,15 @@ def test_an_output_that_has_changed_is_shown_as_a_difference(monkeypatch: pytest
         golden("ls.txt", "none")
     with pytest.raises(pytest.fail.Exception, match=r"there is no tests/golden/no\.txt"):
         golden("no.txt", "none")
+
+
+def test_the_recorded_page_has_the_fields_of_the_real_one() -> None:
+    real, recorded = json.loads((FOLDER / "page.json").read_text()), RecordedApi().view()
+    parts: list[Callable[[Any], Any]] = [
+        lambda view: view,
+        lambda view: view["status"],
+        *(lambda view, name=name: view["status"][name][0] for name in ("hosts", "tasks", "runs")),
+        lambda view: view["runs"][0],
+        lambda view: view["events"][0],
+    ]
+    assert [part(recorded).keys() ^ part(real).keys() for part in parts] == [set()] * 7

@@ -115,16 +115,9 @@ def test_a_detached_run_is_listed_attached_to_and_cancelled(demo: Sandbox) -> No
     assert "no run 'nobody'" in demo("cancel", "nobody", code=2).stderr
     result = demo.json("run", "pi", "--samples", "1000", "--seed", "3")
     (last,) = demo.json("runs", "-n", "1")
-    fields = "run program parameters state seconds started result error timeout origin missing_output script ended"
-    assert list(last) == fields.split()
     assert (last["run"], last["result"]) == (result["run"], result["result"])
     assert last["started"] + last["seconds"] <= last["ended"] + 0.1 <= time.time() + 0.1, "by two clocks"
     assert lines_of(demo("attach", last["run"], "-o", "json").stdout)[-1] == result
-    row = demo("runs", "-n", "1").stdout.splitlines()[1].split()
-    assert (row[:3], row[6:9]) == (
-        [result["run"], "pi", "succeeded"],
-        ["samples=1000", "seed=3", f"pi={result['result']['pi']:.6g}"],
-    )
     latest = demo("attach")
     assert f"the latest run is {last['run']}\n" in latest.stderr
     assert latest.stdout == demo("attach", last["run"]).stdout

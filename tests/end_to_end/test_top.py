@@ -1,7 +1,4 @@
-"""`top` with real clusters on a pseudo-terminal, also while a host cannot be reached, and the page then.
-
-What it draws is in tests/ui/test_top.py too.
-"""
+"""`top` with real clusters on a terminal, also while a host is away; tests/ui/test_top.py has what it draws."""
 
 from __future__ import annotations
 
@@ -13,15 +10,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.clusters import Cluster, Hosts
-from tests.conftest import Command, Sandbox, running, wait_for
+from tests.conftest import Command, Sandbox, running
 from tests.hosts import HostsSandbox
-from tests.screens import ENTER, ESCAPE, TAB, Terminal
+from tests.screens import ENTER, ESCAPE, Terminal
 from tfcluster.os.process_handle import ProcessHandle
 
 _SPEC = """name: two
@@ -43,52 +39,25 @@ def open_top(sandbox: Sandbox, columns: int = 80) -> Terminal:
     return Terminal([*sandbox.command, "top"], sandbox.environment, sandbox.folder, columns=columns)
 
 
-@pytest.mark.slow
-def test_a_restart_a_run_and_its_log(cluster: Sandbox, tmp_path: Path) -> None:
+def test_a_restart_a_log_another_agent_and_the_end(cluster: Sandbox) -> None:
     with open_top(cluster) as top:
         top.wait_for("^ two  running  3 of 3 tasks ready on 2 hosts", r"^worker:1 +beta .*ready", _READY)
         # What is measured arrives by itself.
         top.wait_for(r"^ alpha .* CPU +\d+% of \d+  memory \d", r"^ps:0 .* MiB")
+        before = cluster.task("ps:0")["pid"]
         top.send("r")
         top.wait_for(r"tfcluster restart ps:0 --yes -c two", "LOST: the variables of ps:0")
-        top.send("n")
-        top.wait_for("nothing was done", _READY)
-        top.send("r")
-        top.wait_for("LOST: the variables of ps:0")
-        before = cluster.task("ps:0")["pid"]
         top.send("y")
-        top.wait_for(r"done: tfcluster restart ps:0 --yes -c two", r"restarted|restart", _READY)
+        top.wait_for(r"done: tfcluster restart ps:0 --yes -c two", _READY)
         assert cluster.task("ps:0")["pid"] != before
-
-        script = tmp_path / "train.py"
-        script.write_text("import time\nprint('loss is small', flush=True)\nwhile True: time.sleep(0.1)\n")
-        run = json.loads(cluster("run", "--detach", "-o", "json", script).stdout.splitlines()[0])["run"]
-        top.wait_for(rf"^{run} +train.py +running")
-        top.send(TAB)
-        top.wait_for(rf"^ c  tfcluster cancel {run} -c two")
         top.send(ENTER)
-        top.wait_for("^loss is small", f"logs {run} -f -c two   following")
-        top.send("c")
-        top.wait_for(f"tfcluster cancel {run} -c two", "LOST")
-        top.send("y")
-        top.wait_for(rf"^ {run}  cancelled")
+        top.send("ll")
+        top.wait_for("Started server", "logs ps:0 -f -c two --level info   following")
         top.send(ESCAPE)
-        top.wait_for(rf"^{run} +train.py +cancelled", _READY)
-        top.send("c")
-        top.wait_for(f"{run} has already ended")
-        top.send("q")
-        assert top.wait_for_end() == 0
-
-
-@pytest.mark.slow
-def test_an_agent_that_is_killed_is_replaced_and_down_ends_the_view(cluster: Sandbox) -> None:
-    with open_top(cluster) as top:
         top.wait_for(r"^worker:1 +beta .*ready", _READY)
-        (lock,) = cluster.folder.glob("state/tfcluster/two/alpha/lock")
-        agent = ProcessHandle.from_pid(json.loads(lock.read_text())["pid"])
+        agent = ProcessHandle.from_pid(cluster.recorded_agent("alpha"))
         assert agent is not None
         os.kill(agent.pid, signal.SIGKILL)
-        wait_for(lambda: not agent.is_alive())
         # The view itself starts the next agent, which finds the tasks.
         top.wait_for(r"alpha +worker:0 +adopted", r"^worker:0 +alpha .*ready", r"^ alpha +up ")
         cluster("down")
@@ -114,7 +83,6 @@ def test_without_a_terminal_or_a_cluster_there_is_one_error(sandbox: Sandbox) ->
 
 
 @pytest.mark.slow
-@pytest.mark.every_way
 def test_top_shows_that_a_host_goes_away_and_comes_back(hosts: HostsSandbox) -> None:
     with open_top(hosts, columns=100) as top:
         top.wait_for(
@@ -141,7 +109,6 @@ def test_top_shows_that_a_host_goes_away_and_comes_back(hosts: HostsSandbox) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.every_way
 def test_the_page_is_told_that_a_host_goes_away_and_comes_back(hosts: HostsSandbox) -> None:
     page = hosts.start("dashboard", "--no-browser", "-o", "json")
     url = json.loads(page.stdout.readline())["url"]

@@ -26,9 +26,6 @@ from tfcluster.ui.top.app import TopApp
 from tfcluster.ui.top.rows import event_lines, share_lines
 from tfcluster.ui.top.screens import KEYS, DetailScreen
 
-#: What one waits for happens, or the test has failed.
-LIMIT = 60.0
-
 
 class NoTerminal:
     """In place of the signals of a terminal: the test has none, and keeps its own handlers."""
@@ -52,8 +49,8 @@ class Top:
         lines = self.pilot.app.screen._compositor.render_strips()
         return "\n".join(strip.text.rstrip() for strip in lines)
 
-    async def wait_until(self, is_shown: Callable[[str], object]) -> None:
-        deadline = time.monotonic() + LIMIT
+    async def wait_until(self, is_shown: Callable[[str], object], limit: float = 60.0) -> None:
+        deadline = time.monotonic() + limit
         while not is_shown(self.text):
             assert time.monotonic() < deadline, f"not shown:\n{self.text}"
             await self.pilot.pause(0.02)
@@ -67,7 +64,7 @@ class Top:
         """Compare the screen with a golden file, when all of it has been drawn."""
         await self.pilot.pause(0.5 if Update.is_on else 0.0)
         with contextlib.suppress(AssertionError):
-            await self.wait_until(lambda text: is_golden(file, text))
+            await self.wait_until(lambda text: is_golden(file, text), limit=20.0)
         golden(file, self.text)
 
 
