@@ -49,8 +49,8 @@ class Top:
         lines = self.pilot.app.screen._compositor.render_strips()
         return "\n".join(strip.text.rstrip() for strip in lines)
 
-    async def wait_until(self, is_shown: Callable[[str], object], limit: float = 60.0) -> None:
-        deadline = time.monotonic() + limit
+    async def wait_until(self, is_shown: Callable[[str], object]) -> None:
+        deadline = time.monotonic() + 60.0
         while not is_shown(self.text):
             assert time.monotonic() < deadline, f"not shown:\n{self.text}"
             await self.pilot.pause(0.02)
@@ -64,7 +64,7 @@ class Top:
         """Compare the screen with a golden file, when all of it has been drawn."""
         await self.pilot.pause(0.5 if Update.is_on else 0.0)
         with contextlib.suppress(AssertionError):
-            await self.wait_until(lambda text: is_golden(file, text), limit=20.0)
+            await self.wait_until(lambda text: is_golden(file, text))
         golden(file, self.text)
 
 
