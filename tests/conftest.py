@@ -16,16 +16,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from glob import glob
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 import pexpect
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import goldens, parallel, requirements
-from tests.project import Project, make_project
 from tfcluster.os import procfs
 from tfcluster.os.process_handle import ProcessHandle, is_frozen
+
+if TYPE_CHECKING:
+    from tests.project import Project
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "cluster.yaml"
@@ -473,6 +475,8 @@ def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
     """A folder in which commands are typed, in this process, before agents that the test plays."""
+    from tests.project import make_project  # imports most of the product, which few tests need in their process
+
     with make_project(tmp_path, monkeypatch) as project:
         yield project
 

@@ -48,7 +48,6 @@ TOPOLOGY = topology_of(
     "  ps: ['10.0.0.1:2222']\n"
     "  worker: ['10.0.0.2:2222', '10.0.0.3:2223']\n"
 )
-HOSTS = ("alpha", "beta", "gamma")
 LOCAL = topology_of("jobs: {worker: {tasks: 1}}")
 
 
