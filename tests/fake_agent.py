@@ -61,6 +61,8 @@ from tfcluster.transport.remote_transport import HostReport
 
 T = TypeVar("T", bound=Request[Any, Any])
 TENSORFLOW = "2.21.0"
+#: The name of the threads of agents.
+THREAD = "fake agent"
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class FakeAgent:
         with socket_address(path) as address:
             listener.bind(address)
         listener.listen()
-        threading.Thread(target=self._accept, args=[listener, cluster, host], daemon=True).start()
+        threading.Thread(target=self._accept, args=[listener, cluster, host], name=THREAD, daemon=True).start()
 
     def stop(self) -> None:
         """End all agents, as if they had been killed."""
@@ -168,7 +170,7 @@ class FakeAgent:
                 self.hang_ups -= 1
                 connection.close()
             else:
-                threading.Thread(target=self._serve, args=[connection, cluster, host], daemon=True).start()
+                threading.Thread(target=self._serve, args=[connection, cluster, host], name=THREAD, daemon=True).start()
 
     def _serve(self, connection: socket.socket, cluster: str, host: str) -> None:
         """Answer the only request of a connection."""

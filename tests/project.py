@@ -14,6 +14,7 @@ import shlex
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.fake_agent import FakeAgent, OtherHost
+from tests.fake_agent import THREAD, FakeAgent, OtherHost
 from tfcluster import settings
 from tfcluster.cli import output
 from tfcluster.cli.main import main
@@ -169,7 +170,11 @@ def make_project(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Project]:
     # The fake agent is this process, which does not exit with it.
     patch.setattr(settings, "AGENT_EXIT_UNANNOUNCED_SECONDS", 0.0)
     (folder / "project").mkdir()
+    before = {*threading.enumerate()}
     try:
         yield Project(folder / "project", agent, patch)
     finally:
         agent.stop()
+        for thread in {*threading.enumerate()} - before:
+            if thread.name != THREAD:  # it is a command's, and would end with its process
+                thread.join(1.0)
