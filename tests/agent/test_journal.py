@@ -21,6 +21,7 @@ from tfcluster.agent.state.journal import Journal, JournalError, Record, TaskRec
 from tfcluster.core.resolve import resolve_spec
 from tfcluster.core.states import TaskState
 from tfcluster.core.status import LastExit
+from tfcluster.errors import ClusterError
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.os.procfs import boot_id
 from tfcluster.paths import PACKAGE_ROOT
@@ -49,6 +50,27 @@ RECORD = Record(
 @pytest.fixture
 def journal(tmp_path: Path) -> Journal:
     return Journal(tmp_path / "journal.json")
+
+
+def test_a_missing_journal_is_none(journal: Journal) -> None:
+    assert journal.read() is None
+
+
+def refuses(journal: Journal) -> bool:
+    """Whether reading is an error that leaves the file: it may be the only record of processes."""
+    try:
+        journal.read()
+    except ClusterError as error:
+        return str(journal.path) in error.message and journal.path.exists()
+    return False
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"x", b"{", b"null", b"1", b'"x"', b"[]", b"{}", b"\xff\xfe", b"\0" * 100, b"{}{}"]
+)
+def test_garbage_is_refused(journal: Journal, text: bytes) -> None:
+    journal.path.write_bytes(text)
+    assert refuses(journal)
 
 
 def of_this_process(record: Record) -> Record:
@@ -80,6 +102,18 @@ NEW_PS = TaskRecord(ProcessHandle(18, 234567), 1700000003.0, 4, TaskState.STARTI
 CHANGED = replace(RECORD, tasks={**RECORD.tasks, "/job:ps/task:0": NEW_PS})
 
 
+def test_a_change_is_appended_to_the_journal(journal: Journal) -> None:
+    journal.write(RECORD)
+    snapshot = journal.path.read_bytes()
+    assert journal.append({"/job:ps/task:0": NEW_PS})
+    assert journal.path.read_bytes().startswith(snapshot)
+    assert len(journal.path.read_bytes().splitlines()) == 2
+    assert Journal(journal.path).read("localhost") == CHANGED
+    assert not Journal(journal.path).append({"/job:ps/task:0": NEW_PS}), "another agent begins with a snapshot"
+    assert journal.append({"/job:ps/task:0": RECORD.tasks["/job:ps/task:0"]})
+    assert Journal(journal.path).read("localhost") == RECORD, "the latest change counts"
+
+
 def test_a_change_costs_the_same_however_many_tasks_there_are(journal: Journal) -> None:
     sizes = []
     for tasks in (RECORD.tasks, {**RECORD.tasks, **{f"/job:x/task:{index}": NEW_PS for index in range(1000)}}):
@@ -88,6 +122,34 @@ def test_a_change_costs_the_same_however_many_tasks_there_are(journal: Journal) 
         assert journal.append({"/job:ps/task:0": NEW_PS})
         sizes.append(journal.path.stat().st_size - size)
     assert sizes[0] == sizes[1]
+
+
+def cuts(path: Path, end: int) -> list[int]:
+    """Lengths to which a file is cut: around the end of its first line, and between."""
+    return sorted({*range(0, path.stat().st_size, 7), *range(end - 3, end + 4)}, reverse=True)
+
+
+def test_of_a_journal_that_is_cut_a_torn_last_line_is_ignored_and_the_rest_is_refused(journal: Journal) -> None:
+    """An agent that is killed in the middle of a write leaves such a line."""
+    journal.write(RECORD)
+    size = journal.path.stat().st_size
+    journal.append({"/job:ps/task:0": NEW_PS})
+    for length in cuts(journal.path, size):
+        os.truncate(journal.path, length)
+        if length >= size - 1:  # without its newline it is whole
+            assert journal.read("localhost") == RECORD, length
+        else:
+            assert refuses(journal), length
+
+
+@pytest.mark.parametrize("line", [b"{}", b"x", b"", b"null", b'{"task": "/job:x/task:0", "record": null}', b"\xff"])
+def test_a_damaged_line_before_the_last_one_is_refused(journal: Journal, line: bytes) -> None:
+    journal.write(RECORD)
+    snapshot = journal.path.read_bytes()
+    journal.append({"/job:ps/task:0": NEW_PS})
+    change = journal.path.read_bytes()[len(snapshot) :]
+    journal.path.write_bytes(snapshot + line + b"\n" + change)
+    assert refuses(journal)
 
 
 def test_a_long_journal_asks_for_a_snapshot(journal: Journal) -> None:
@@ -99,6 +161,31 @@ def test_a_long_journal_asks_for_a_snapshot(journal: Journal) -> None:
     journal.write(CHANGED)
     assert len(journal.path.read_bytes().splitlines()) == 1
     assert journal.append({"/job:ps/task:0": NEW_PS})
+
+
+def test_a_change_that_does_not_fit_on_the_disk_leaves_the_journal_as_it_was(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.write
+    journal.write(RECORD)
+    snapshot = journal.path.read_bytes()
+    for room in (0, 7):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", lambda fd, data, room=room: real(fd, data[:room]))
+            assert not journal.append({"/job:ps/task:0": NEW_PS})
+        assert journal.path.read_bytes() == snapshot
+        assert not journal.append({"/job:ps/task:0": NEW_PS}), "a snapshot brings what could not be written"
+        journal.write(RECORD)
+
+
+def test_unreleased_processes_are_known_until_the_next_snapshot(journal: Journal) -> None:
+    assert journal.unreleased() == frozenset()
+    journal.write(RECORD)
+    journal.note_unreleased(ProcessHandle(17, 123456))
+    journal.note_unreleased(ProcessHandle(18, 123457))
+    assert Journal(journal.path).unreleased() == {ProcessHandle(17, 123456), ProcessHandle(18, 123457)}
+    journal.write(RECORD)
+    assert journal.unreleased() == frozenset()
 
 
 def test_removing_the_journal_leaves_no_file_and_no_descriptor(journal: Journal) -> None:
@@ -158,9 +245,6 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "format": (damage_by_value("format", value="2"), "format: expected an integer"),
     "depth": (lambda path: path.write_text("[" * 100_000), "too deep inside each other"),
     "text": (lambda path: path.write_bytes(b"\xff{}"), "decode"),
-    "nothing": (lambda path: path.write_bytes(b""), "Expecting value"),
-    "null": (lambda path: path.write_bytes(b"null"), "expected an object"),
-    "line": (lambda path: path.write_bytes(path.read_bytes() + b"{}\n"), "line 2"),
     "folder": (damage_by_folder, "not a regular file"),
     "pipe": (damage_by_pipe, "not a regular file"),
     "size": (damage_by_size, "bytes long"),

@@ -27,6 +27,9 @@ from tfcluster.agent.tasks.health import ProbeOutcome, ProbeResult
 from tfcluster.agent.tasks.machine import TaskEvent
 from tfcluster.agent.tasks.supervisor import TaskSupervisor
 from tfcluster.core.states import TaskState
+from tfcluster.core.topology import ClusterTopology
+from tfcluster.errors import ClusterError
+from tfcluster.os.network import bind_all_addresses
 
 
 class Nothing:
@@ -94,6 +97,57 @@ def break_log_buffer(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
         raise OSError(number, os.strerror(number), str(path))
 
     monkeypatch.setattr(module, "prepare", fail)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["first", "change"])
+async def test_a_start_that_cannot_be_recorded_leaves_all_as_it_was(
+    folder: StateDir, monkeypatch: pytest.MonkeyPatch, supervisor: TaskSupervisor, ports: PortAllocator, again: bool
+) -> None:
+    topology = topology_of([task_of("worker:0", "a"), task_of("worker:1", "a")])
+    changed = topology_of([task_of("worker:1", "a", cpus=2), task_of("worker:2", "a")])
+    if again:
+        supervisor.apply(topology, [], "up", "")
+    before = (
+        supervisor.topology,
+        dict(supervisor.tasks),
+        {name: vars(t).copy() for name, t in supervisor.tasks.items()},
+    )
+    journal = folder.journal.path.read_bytes() if again else None
+    desired: ClusterTopology = changed if again else topology
+    list(map(ports.reserve, desired.ports_on("a")))
+    descriptors, children = sorted(os.listdir("/proc/self/fd")), child_pids()
+    with monkeypatch.context() as patch:
+        break_journal(patch, errno.ENOSPC)
+        with pytest.raises(ClusterError, match="No space left"):
+            supervisor.apply(desired, [task.name for task in desired.tasks], "up", "")
+    for _ in range(10):
+        await asyncio.sleep(0.01)
+    tasks = {name: vars(task) for name, task in supervisor.tasks.items()}
+    assert (supervisor.topology, supervisor.tasks, tasks) == before
+    # The journal may have closed its files: a snapshot opens them again.
+    assert set(os.listdir("/proc/self/fd")) <= set(descriptors)
+    assert child_pids() == children
+    assert [event["event"] for event in events_of(folder)] == ["up"] * again
+    assert (folder.journal.path.read_bytes() if again else None) == journal
+
+
+async def test_a_task_of_a_start_that_could_not_be_recorded_is_not_started_later(
+    folder: StateDir, supervisor: TaskSupervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its port was taken, so it waited for another attempt."""
+    monkeypatch.setattr(settings, "START_RETRY_SECONDS", 0.01)
+    first = topology_of([task_of("worker:0", "a")])
+    supervisor.apply(first, [], "up", "")
+    taken = bind_all_addresses(0)
+    new = task_of("worker:1", "a", port=taken.getsockname()[1])
+    with monkeypatch.context() as patch:
+        break_journal(patch, errno.ENOSPC)
+        with pytest.raises(ClusterError, match="No space left"):
+            supervisor.apply(replace(first, tasks=(*first.tasks, new)), [new.name], "up", "")
+    taken.close()
+    supervisor.write_journal()
+    await asyncio.sleep(0.1)
+    assert [event["event"] for event in events_of(folder)] == ["up"], "nothing else has happened"
 
 
 @pytest.mark.parametrize(
@@ -177,6 +231,20 @@ async def test_the_uptime_of_a_restarted_server_counts_from_its_latest_start(
     await supervisor.stop(1.0)
 
 
+async def test_a_server_that_cannot_be_started_at_first_waits(
+    folder: StateDir, supervisor: TaskSupervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topology = topology_of([task_of("worker:0", "a")])
+    with monkeypatch.context() as patch:
+        break_fork(patch, errno.EAGAIN)
+        supervisor.apply(topology, [task.name for task in topology.tasks], "up", "")
+    [task] = supervisor.tasks.values()
+    assert (task.machine.state, task.machine.restarts) == (TaskState.BACKING_OFF, 0)
+    record = folder.journal.read()
+    assert record is not None
+    assert record.tasks[task.spec.name].state is TaskState.BACKING_OFF
+
+
 @pytest.mark.parametrize("has_secrets", [True, False], ids=["other folder", "reboot"])
 async def test_the_next_agent_starts_a_task_only_with_its_secrets_wherever_they_were(
     folder: StateDir, supervisor: TaskSupervisor, has_secrets: bool
@@ -232,6 +300,16 @@ async def test_tasks_are_probed_sooner_while_one_does_not_answer(
     await supervisor.stop(1.0)
 
 
+async def test_a_host_without_tasks_is_up_for_the_next_agent_too(folder: StateDir, supervisor: TaskSupervisor) -> None:
+    topology = topology_of([task_of("worker:0", "b")])
+    supervisor.apply(topology, [], "up", "")
+    record = folder.journal.read("a")
+    assert record is not None
+    vars(supervisor).update(topology=None)
+    await supervisor.adopt(record)
+    assert (supervisor.topology, supervisor.tasks) == (topology, {})
+
+
 async def test_a_failed_probe_of_a_stopped_server_counts_twice(
     supervisor: TaskSupervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,13 +323,3 @@ async def test_a_failed_probe_of_a_stopped_server_counts_twice(
         counts.append(task.machine.failed_probes)
     assert counts == [1, 3]
     await supervisor.stop(1.0)
-
-
-async def test_a_host_without_tasks_is_up_for_the_next_agent_too(folder: StateDir, supervisor: TaskSupervisor) -> None:
-    topology = topology_of([task_of("worker:0", "b")])
-    supervisor.apply(topology, [], "up", "")
-    record = folder.journal.read("a")
-    assert record is not None
-    vars(supervisor).update(topology=None)
-    await supervisor.adopt(record)
-    assert (supervisor.topology, supervisor.tasks) == (topology, {})

@@ -56,6 +56,12 @@ def _rows() -> list[tuple[TaskState, TaskEvent, str]]:
     ]
 
 
+def test_the_table_has_every_state_and_every_event() -> None:
+    rows = [(state, event) for state, event, _ in _rows()]
+    assert len(rows) == len(set(rows))
+    assert set(rows) == set(product(TaskState, TaskEvent))
+
+
 @pytest.mark.parametrize(("state", "event", "cell"), _rows())
 def test_every_state_and_event(state: TaskState, event: TaskEvent, cell: str) -> None:
     before = in_state(state)
@@ -119,6 +125,12 @@ def test_a_further_stop_can_only_shorten_the_grace(first: TaskEvent) -> None:
     assert replace(stopping, stop_timeout=90.0).handle(TaskEvent.STOP, NOW + 1, WHOLE)[0].deadline == NOW + 60.0
     killed, _ = stopping.handle(TaskEvent.TIMER, NOW + 60.0, WHOLE)
     assert killed.handle(TaskEvent.STOP, NOW + 61.0, WHOLE)[0].deadline is None, "it has been killed already"
+
+
+@pytest.mark.parametrize("state", TaskState)
+def test_a_task_is_desired_until_it_is_stopped_or_failed(state: TaskState) -> None:
+    at_an_end = {TaskState.STOPPING, TaskState.STOPPED, TaskState.FAILED}
+    assert in_state(state).desired_running is (state not in at_an_end)
 
 
 @pytest.mark.parametrize(

@@ -101,9 +101,39 @@ def test_a_young_server_has_the_rest_of_the_time_for_starting(state: TaskState, 
     assert actions == [None] * (settings.FAILED_PROBES_MAX_STARTING - probes - 1) + [Action.KILL]
 
 
+def test_a_dead_process_was_a_server_unless_it_has_noted_that_it_was_not_released() -> None:
+    process = ProcessHandle(2**22, 1)
+    record = task(replace(FRESH, state=TaskState.READY), process).to_record()
+    assert drop_unreleased(record, lambda: set()) == record
+    assert drop_unreleased(record, lambda: {process}).process is None
+
+
 def test_a_process_that_waits_to_be_released_is_killed() -> None:
     with subprocess.Popen(["sleep", "600"]) as child:
         process = ProcessHandle.from_pid(child.pid)
         record = task(replace(FRESH, state=TaskState.STARTING), process).to_record()
         assert drop_unreleased(record, lambda: set()).process is None
         assert child.wait() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("agents", [1, 2, 5, 100])
+def test_the_limit_holds_across_agents(agents: int) -> None:
+    """A task that dies at once, supervised by agents that each die after some of the steps."""
+    machine, process = FRESH.handle(TaskEvent.START, 0.0, 0.5)[0], PROCESS
+    spawned, now, steps = 1, 0.0, 0
+    while machine.state not in TERMINAL_STATES:
+        steps += 1
+        if steps % max(1, 12 // agents) == 0:  # this agent dies, the next one comes
+            machine, event = through_the_journal(machine, process, now)
+            if event is not None:
+                machine, _ = machine.handle(event, now, 0.5)
+        if machine.state is TaskState.BACKING_OFF:
+            assert machine.deadline is not None
+            now = max(now, machine.deadline)
+            machine, action = machine.handle(TaskEvent.TIMER, now, 0.5)
+            assert action is Action.SPAWN
+            spawned += 1
+        else:
+            machine, _ = machine.handle(TaskEvent.FAILED_EXIT, now, 0.5)
+    assert machine.state is TaskState.FAILED
+    assert (spawned, machine.restarts, len(machine.exit_times)) == (1 + POLICY.limit, POLICY.limit, POLICY.limit + 1)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import COMMAND, Sandbox, running, wait_for
+from tfcluster.os.unix_socket import NameLock
 
 SPEC = "name: heir\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
 
@@ -154,3 +155,22 @@ def test_a_quiet_run_is_followed_after_its_agent_died(sandbox: Sandbox) -> None:
     sandbox.spec("", "go")
     assert run.communicate(timeout=60)[0] == "ends\n"
     assert run.returncode == 0
+
+
+@pytest.mark.slow
+def test_an_adopted_server_that_dies_is_started_again_at_its_port(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    sandbox.kill_agent()
+    before = sandbox.task("worker:1")
+    # The lock of a port is the same for all clusters of a user, whatever their state homes are.
+    assert NameLock.acquire(f"tfcluster-port-{os.getuid()}-{before['address'].rpartition(':')[2]}") is None
+    os.kill(before["pid"], signal.SIGKILL)
+    after = wait_for(lambda: next((task for task in sandbox.wait_until("running")["tasks"] if task["restarts"]), None))
+    assert after["task"] == before["task"]
+    assert after["address"] == before["address"]
+    assert after["last_exit"]["reason"] in ("SIGKILL", "exit status unknown")  # the latter before Linux 6.15
+    # And what it ended of is known to the next agent too.
+    sandbox.kill_agent()
+    sandbox.wait_until("running")
+    assert sandbox.task("worker:1")["last_exit"] == after["last_exit"]
+    assert sandbox.task("worker:1")["pid"] == after["pid"]

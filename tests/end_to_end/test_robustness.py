@@ -16,7 +16,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from tests.conftest import COMMAND, Result, Sandbox, lines_of, running, wait_for
+from tests.conftest import COMMAND, HANG, HANGING_AGENT, Result, Sandbox, lines_of, running, wait_for
 from tests.stuck import is_stuck, silent_file_system
 
 pytestmark = pytest.mark.slow
@@ -299,3 +299,42 @@ def test_a_task_without_restarts_reports_who_has_its_port(sandbox: Sandbox) -> N
         assert f"port {port} is taken by process {stranger}" in error
     sandbox("up")
     assert sandbox.status()["state"] == "running"
+
+
+def test_an_agent_that_a_signal_has_stopped_is_named_with_the_command_that_continues_it(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    agent, tasks = sandbox.agent(), sandbox.tasks("pid")
+    os.kill(agent, signal.SIGSTOP)
+    sooner = sandbox.with_settings({"RPC_TIMEOUT_SECONDS": 2.0, "RPC_SLOW_TIMEOUT_SECONDS": 2.0})
+    for command in [sandbox.start(*words, env=sooner) for words in (["status"], ["down"], ["doctor"])]:
+        output, error = command.communicate(timeout=90)
+        assert command.returncode == 5, error
+        assert f"the agent (pid {agent}) has not answered within 2 s" in output + error
+        assert f"`kill -CONT {agent}`" in output + error
+    os.kill(agent, signal.SIGCONT)
+    assert (sandbox.agent(), sandbox.tasks("pid")) == (agent, tasks)
+
+
+def test_an_agent_that_hangs_is_named_and_can_be_replaced(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC), env=sandbox.with_fault(*HANGING_AGENT))
+    agent = sandbox.agent()
+    os.kill(agent, HANG)
+    sooner = sandbox.with_settings({"RPC_TIMEOUT_SECONDS": 2.0, "AGENT_CONNECT_SECONDS": 1.0})
+    for command in [sandbox.start(word, env=sooner) for word in ("status", "down", "logs")]:
+        _, error = command.communicate(timeout=90)
+        assert command.returncode == 5, error
+        assert f"the agent (pid {agent}) has not answered within 2 s" in error
+    sandbox.kill_agent()
+    sandbox.wait_until("running")
+
+
+@pytest.mark.slow
+def test_a_fork_server_that_is_stopped_does_not_hold_up_down(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC, warm=True))
+    sandbox("run", "pi", "--samples", "1000")
+    os.kill(helper(sandbox, " fork server"), signal.SIGSTOP)
+    waiting = sandbox.start("run", "pi", "--samples", "1e14")
+    wait_for(lambda: sandbox.status()["runs"][-1]["state"] in ("queued", "running"))
+    sandbox("down")
+    assert "was cancelled" in waiting.communicate(timeout=60)[1]
+    assert waiting.returncode == 1

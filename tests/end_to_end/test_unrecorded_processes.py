@@ -173,18 +173,20 @@ _open_socket = wait_and_open
 
 @pytest.mark.slow
 @pytest.mark.needs("network")
-def test_a_lost_journal_of_a_host(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", [["beta"], ["alpha", "beta"]])
+def test_lost_journals_of_hosts(tmp_path: Path, lost: list[str]) -> None:
     with over(tmp_path, "alpha", "beta", has_sshd=False) as sandbox:
         spec = sandbox.spec(sandbox.text(("alpha", "beta"), "jobs: {worker: {tasks: 4}}\n"))
         sandbox("up", spec)
-        tasks = {f"{task['name']} (pid {task['pid']})" for task in sandbox.status()["tasks"] if task["host"] == "beta"}
-        lose_host(sandbox.network.home("beta") / "state/tfcluster/wide/beta")
-        status = sandbox("status", code=5)
+        tasks = {f"{task['name']} (pid {task['pid']})" for task in sandbox.status()["tasks"] if task["host"] in lost}
+        for host in lost:
+            lose_host(sandbox.network.home(host) / f"state/tfcluster/wide/{host}")
+        status = sandbox("status", code=5 if len(lost) == 1 else 3)
         up = sandbox("up", spec, code=1)
         down = sandbox("down")
         assert [named_in(each.stderr) for each in (status, up, down)] == [tasks] * 3
-        assert "host 'beta': " in status.stderr
-        assert down.stderr.count("stopped 2 processes of wide that no journal recorded") == 1
+        assert all(f"host '{host}': " in status.stderr for host in lost)
+        assert down.stderr.count("stopped 2 processes of wide that no journal recorded") == len(lost)
         wait_for(lambda: not sandbox.network.leftovers())
         sandbox("status", code=3)
 
