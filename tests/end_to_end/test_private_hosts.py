@@ -78,6 +78,13 @@ def both(sandbox: Sandbox) -> bool:
     return len(sandbox.json_lines("run", "pi", "--samples", "1e3")[0]["devices"]) == 2
 
 
+def test_tasks_of_all_hosts_compute_together(cluster: Sandbox) -> None:
+    status = cluster.status()
+    assert (status["state"], status["network"]) == ("running", "private")
+    assert {task["address"].partition(":")[0] for task in status["tasks"]} == {"localhost"}
+    assert both(cluster)  # `up` has waited for the forwarders
+
+
 def test_a_program_on_another_machine_is_told_where_to_start(cluster: Sandbox) -> None:
     source = (
         "import tfcluster; from tests.played import Played, module; module.make_transport = Played; "
