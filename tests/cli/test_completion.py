@@ -108,6 +108,7 @@ def demo(bash: Project) -> Project:
     return bash
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # click 8.1 leaves a script open
 @pytest.mark.parametrize("line", OFFERS)
 def test_names_of_tasks_runs_and_clusters(demo: Project, capsys: pytest.CaptureFixture[str], line: str) -> None:
     demo.patch.chdir(demo.folder)
