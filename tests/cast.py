@@ -440,11 +440,13 @@ def print_at(columns: int, show: Callable[[], Any]) -> str:
     streams = [io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2)]
     for each in (console, error_console):
         each.cache_clear()
-    with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
-        console().width = error_console().width = columns
-        show()
-    for each in (console, error_console):
-        each.cache_clear()
+    try:
+        with contextlib.redirect_stdout(streams[0]), contextlib.redirect_stderr(streams[1]):
+            console().width = error_console().width = columns
+            show()
+    finally:
+        for each in (console, error_console):
+            each.cache_clear()
     texts: list[Any] = [stream.buffer for stream in streams]
     return "".join(each.getvalue().decode() for each in texts)
 

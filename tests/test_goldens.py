@@ -57,7 +57,7 @@ def test_the_json_of_a_command(cast: CastCluster, file: str, words: str) -> None
     golden_json(file, json.loads(tfcluster(*words.split(), "-o", "json").partition("\n")[0]))
 
 
-def test_the_list_of_clusters() -> None:
+def test_the_list_of_clusters(cast: CastCluster) -> None:
     golden("ls.txt", print_at(100, lambda: show_clusters(CLUSTERS)))
     golden_json("ls.json", [to_json(each) for each in CLUSTERS])
 
@@ -72,11 +72,14 @@ def test_what_the_page_and_its_readers_get(cast: CastCluster) -> None:
         answer = asked.answer("GET", path, {}, {})
         return json.loads(answer.data) if isinstance(answer, Body) else answer
 
-    wait_for(lambda: [*get(owner, "/api/view")["problems"]] == ["gamma"])
-    golden_json("page.json", get(owner, "/api/view"))
-    golden_json("page-of-readers.json", get(reader, "/api/view"))
-    golden_json("page-runs.json", [get(owner, f"/api/runs/{run}") for run in PAGE_RUNS])
-    golden_json("page-runs-of-readers.json", [get(reader, f"/api/runs/{run}") for run in PAGE_RUNS])
+    try:
+        wait_for(lambda: [*get(owner, "/api/view")["problems"]] == ["gamma"])
+        golden_json("page.json", get(owner, "/api/view"))
+        golden_json("page-of-readers.json", get(reader, "/api/view"))
+        golden_json("page-runs.json", [get(owner, f"/api/runs/{run}") for run in PAGE_RUNS])
+        golden_json("page-runs-of-readers.json", [get(reader, f"/api/runs/{run}") for run in PAGE_RUNS])
+    finally:
+        feed._live.close()
 
 
 def test_each_file_is_compared_by_a_test() -> None:

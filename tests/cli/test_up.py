@@ -157,7 +157,7 @@ def test_tasks_that_are_not_ready_in_time_are_named_with_what_they_have_printed(
     project.agent.states = {"worker:1": TaskState.STARTING}
     project.agent.logs = [LogLine("worker:1", 1.0, "loading", None)]
     project.patch.setattr(settings, "LATE_TASK_SECONDS", 0.05)
-    for line, code, within in (("up", 4, "2"), ("wait --ready", 124, r"1\.\d+")):
+    for line, code, within in (("up", 4, "2"), ("wait --ready", 124, r"[01]\.\d+")):
         outcome = project.run(f"{line} --timeout 2")  # a busy machine needs some of it
         assert outcome.code == code
         assert re.search(

@@ -55,3 +55,25 @@ def test_a_request_that_fails_leaves_its_traceback(sandbox: Sandbox) -> None:
     assert any("ERROR   a request failed" in line for line in lines)
     assert any("Traceback (most recent call last)" in line for line in lines)
     assert any("KeyError: 'broken'" in line for line in lines)
+
+
+@pytest.mark.slow
+def test_following_it_goes_on_with_the_next_agent(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    follower = sandbox.start("logs", "--agent", "-f")
+    sandbox.kill_agent()
+    while "agent-started" not in (line := follower.stdout.readline()):
+        assert line
+    sandbox("down")
+    assert "INFO    down" in follower.communicate(timeout=60)[0]
+
+
+@pytest.mark.slow
+def test_it_is_rotated(sandbox: Sandbox) -> None:
+    env = sandbox.with_settings({"EVENT_LOG_FILE_BYTES": 500})
+    sandbox("up", sandbox.spec(SPEC), env=env)
+    for _ in range(3):
+        sandbox("restart", "worker", "--yes", env=env)
+    sandbox.wait_until("running")
+    [newest] = sandbox.folder.glob("state/**/logs/agent.log")
+    assert newest.with_name("agent.log.1").exists()

@@ -125,6 +125,8 @@ def test_whoever_is_struck(struck: Sandbox, row: Row) -> None:
     attached = struck("attach", run, code=None)
     assert re.search(row.run, attached.stdout + attached.stderr), attached
     assert "pi = 3.1" in struck("run", "pi", "--samples", "1e5").stdout
+    if row.who in ("log writer", "health prober", "fork server"):
+        wait_for(lambda: {*struck.pids(f" {row.who}")} - {pid})
 
 
 def events_of(sandbox: Sandbox) -> list[str]:

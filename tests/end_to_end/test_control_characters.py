@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+import sys
 from collections.abc import Mapping
 
 import pexpect
@@ -83,3 +85,13 @@ def test_the_one_who_started_a_run_gets_what_it_prints_as_it_is(visited: Sandbox
     shown = at_a_terminal(visited, "run", "fails.py", code=1)
     assert shown.count(EVIL) == 2, "the line, and the last of the traceback"
     assert into_a_pipe(visited, "run", "prints.py") == f"{EVIL}\nwindows\r\n10%\r20%\n"
+
+
+@pytest.mark.slow
+def test_control_characters_in_the_output_of_ssh_are_escaped(sandbox: Sandbox) -> None:
+    ssh = sandbox.spec(f"#!{sys.executable}\nimport sys\nsys.stderr.write({EVIL!r} + '\\r\\n')\nsys.exit(255)\n", "ssh")
+    ssh.chmod(0o755)
+    sandbox.spec("name: far\nhosts: {alpha: {address: 192.0.2.7}}\njobs:\n  worker: {tasks: 1}\n")
+    env = {"PATH": f"{sandbox.folder}:{os.environ['PATH']}"}
+    assert SHOWN in harmless(at_a_terminal(sandbox, "up", code=5, env=env))
+    assert SHOWN in harmless(at_a_terminal(sandbox, "doctor", code=5, env=env))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 import stat
 from collections.abc import Iterator
@@ -355,3 +356,17 @@ def test_a_host_that_the_spec_no_longer_has_is_released(cluster: Sandbox) -> Non
         assert "host 'beta' cannot be reached" in cluster("up", "--yes", code=5).stderr
     cluster("up", "--yes")
     assert cluster.tasks("host") == _TASKS
+
+
+@pytest.mark.slow
+def test_commands_fail_when_no_host_can_be_reached(cluster: Sandbox) -> None:
+    with away(cluster, "alpha"), away(cluster, "beta"):
+        for command in ("status", "devices", "events", "logs"):
+            result = cluster(command, code=5)
+            assert "host 'alpha' cannot be reached" in result.stderr
+            assert "host 'beta' cannot be reached" in result.stderr or command == "devices"
+        metrics = cluster("metrics", code=5).stdout
+    assert re.findall(r"^tfcluster_host_up{.*} (\d)$", metrics, re.MULTILINE) == ["0", "0"]
+    assert book(cluster) == ["alpha", "beta"]
+    metrics = cluster("metrics", "-c", "none", code=3).stdout
+    assert re.search(r'^tfcluster_cluster_state{cluster="none",state="stopped"} 1$', metrics, re.MULTILINE)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import shutil
 import signal
 import socket
+import stat
+import tempfile
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -79,3 +83,33 @@ def test_names_of_sockets_that_another_account_has(sandbox: Sandbox, as_other: A
 
     as_other(take_names)
     assert_usable(sandbox)
+
+
+@pytest.mark.slow
+def test_a_folder_in_tmp_that_another_account_has_made(
+    sandbox: Sandbox, as_other: AsOther, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (sandbox.folder / "run").rmdir()
+    (sandbox.folder / "run").touch()  # no folder for secrets can be made there
+    temporary = Path(tempfile.mkdtemp())
+    try:
+        temporary.chmod(0o1777)
+        usual = temporary / f"tfcluster-{os.getuid()}"
+        as_other(lambda: usual.mkdir(0o777))
+        folders = sandbox.with_settings({"TEMPORARY_FOLDER": str(temporary)})
+        monkeypatch.setenv("TEST_SETTINGS", folders["TEST_SETTINGS"])
+        ups = [sandbox.start("up", sandbox.spec(SPEC)) for _ in range(3)]  # which must agree on a folder
+        for up in ups:
+            _, error = up.communicate(timeout=90)
+            assert up.returncode == 0, error
+        [private] = set(temporary.iterdir()) - {usual}
+        assert private.owner() == pwd.getpwuid(os.getuid()).pw_name
+        assert stat.S_IMODE(private.stat().st_mode) == 0o700
+        assert [path.suffix for path in private.iterdir()] == [".secrets"]
+        assert_usable(sandbox)
+        assert set(temporary.iterdir()) == {usual, private}, "it is found again"
+        assert list(private.iterdir()) == []
+        assert list(usual.iterdir()) == []
+        assert sandbox.leftovers() == []
+    finally:
+        shutil.rmtree(temporary)

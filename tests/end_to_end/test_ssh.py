@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -254,3 +255,18 @@ def test_a_host_without_psutil_shows_no_usage_and_all_else_works(tmp_path: Path)
         assert [task["rss_bytes"] is None for task in status["tasks"]] == [False, True]
         sandbox("run", "pi", "--samples", "1e5")
         sandbox("down")
+
+
+def test_different_versions_are_refused_unless_allowed(tmp_path: Path) -> None:
+    version = 'TensorFlow.version = property(lambda self: "2.9.9", lambda self, value: None)'
+    changes = json.dumps({"tfcluster.processes.servers.c_api": version})
+    other = tmp_path / "python"
+    other.write_text(f'#!/bin/sh\nTEST_CHANGES={shlex.quote(changes)} exec {sys.executable} "$@"\n')
+    other.chmod(0o755)
+    with over(tmp_path, "alpha", "beta") as sandbox:
+        spec = sandbox.spec(sandbox.text(("alpha", "beta"), "jobs: {worker: {tasks: 2}}\n", {"beta": other}))
+        assert "2.9.9 on beta" in sandbox("up", spec, code=1).stderr
+        wait_for(lambda: not sandbox.network.leftovers())
+        sandbox("up", spec, "--allow-version-mismatch")
+        versions = [host["tensorflow"] for host in sandbox.status()["hosts"]]
+        assert versions[1] == "2.9.9" != versions[0]

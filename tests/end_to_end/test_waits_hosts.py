@@ -23,9 +23,7 @@ if os.environ["TFCLUSTER_TASK"] == "worker:1":
 tf.distribute.MultiWorkerMirroredStrategy()  # WAITS HERE
 """
 
-pytestmark = (
-    pytest.mark.slow
-)  # tests/agent/test_waits.py and tests/client/test_wait_diagnosis.py have the same by parts
+pytestmark = pytest.mark.slow  # tests/agent/test_waits.py and tests/client/test_locate.py have the same by parts
 
 
 #: On a host, a file `other` in the home folder is another TensorFlow.
