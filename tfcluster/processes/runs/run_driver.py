@@ -153,6 +153,7 @@ def _supervise(
     interrupted = False
     wakeup = wake_on_signals()
     poll.register(wakeup, select.POLLIN)
+    reap_orphans([program.pid])  # a daemon that had exited before sends no further SIGCHLD
     while not program.has_exited:
         # The folder is checked from time to time: without it, no agent could find the result.
         for fd, events in poll.poll(1000 * min(settings.DRIVER_POLL_SECONDS, program.seconds_left())):
