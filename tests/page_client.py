@@ -1,12 +1,14 @@
-"""Asks a page server as the page does."""
+"""Asks a page server as the page does. As a program, it prints each answer of a path, which it asks for repeatedly."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import sys
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from typing import Any
 
@@ -62,3 +64,18 @@ class FollowedPage:
 
     def samples(self) -> list[Any]:
         return list(self._client.get("/api/samples")[0])
+
+
+def main(url: str, path: str) -> None:
+    """Print each answer on a line; of logs, each time the lines that are new."""
+    client, tag, after = PageClient(url), "", ""
+    while True:
+        answer, tag = client.get(path + after, tag)
+        if answer is not None:
+            print(json.dumps(answer), flush=True)
+            after = f"&after={urllib.parse.quote(answer['after'])}" if "after" in answer else ""
+        time.sleep(PAUSE)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
