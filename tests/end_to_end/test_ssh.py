@@ -26,7 +26,7 @@ from tests.conftest import (
     wait_for,
 )
 from tests.end_to_end.ways import check_way
-from tests.hosts import HostsSandbox, over
+from tests.hosts import CHANGED, HostsSandbox, over
 from tests.namespaces import Machine
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("sshd")]
@@ -261,7 +261,8 @@ def test_different_versions_are_refused_unless_allowed(tmp_path: Path) -> None:
     version = 'TensorFlow.version = property(lambda self: "2.9.9", lambda self, value: None)'
     changes = json.dumps({"tfcluster.processes.servers.c_api": version})
     other = tmp_path / "python"
-    other.write_text(f'#!/bin/sh\nTEST_CHANGES={shlex.quote(changes)} exec {sys.executable} "$@"\n')
+    variables = f"TEST_CHANGES={shlex.quote(changes)} PYTHONPATH={CHANGED}"
+    other.write_text(f'#!/bin/sh\n{variables} exec {sys.executable} "$@"\n')
     other.chmod(0o755)
     with over(tmp_path, "alpha", "beta") as sandbox:
         spec = sandbox.spec(sandbox.text(("alpha", "beta"), "jobs: {worker: {tasks: 2}}\n", {"beta": other}))
