@@ -52,7 +52,7 @@ def test_a_restart_a_log_another_agent_and_the_end(cluster: Sandbox) -> None:
         assert cluster.task("ps:0")["pid"] != before
         top.send(ENTER)
         top.send("ll")
-        top.wait_for("Started server", "logs ps:0 -f -c two --level info   following")
+        top.wait_for("grpc_serve", "logs ps:0 -f -c two --level info   following")  # the rest may be cut off
         top.send(ESCAPE)
         top.wait_for(r"^worker:1 +beta .*ready", _READY)
         agent = ProcessHandle.from_pid(cluster.recorded_agent("alpha"))
