@@ -270,7 +270,7 @@ _EVENTS: dict[str, list[tuple[float, tuple[str, str | None, str]]]] = {
 }
 _NODES = tuple(f"n{number}" for number in range(24))
 CLUSTERS = (
-    ClusterSummary("cast", "degraded", 4, 12, (*_EVENTS, "gamma", "delta"), NOW - 2 * HOUR, "specs/[cast].yaml"),
+    ClusterSummary("cast", "degraded", 5, 12, (*_EVENTS, "gamma", "delta"), NOW - 2 * HOUR, "specs/[cast].yaml"),
     ClusterSummary("away", "unreachable", 0, 0, ("n1",), None, "away.yaml", "n1 cannot be reached", "Switch it on."),
     ClusterSummary("many", "running", 48, 48, _NODES, NOW - 90 * HOUR, "many.yaml"),
 )
