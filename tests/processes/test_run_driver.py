@@ -59,13 +59,13 @@ def job(folder: Path, program: str = "careless") -> RunPlan:
     return RunPlan(f"{program}-1", "demo", RunOptions(program, {}), folder, {}, "localhost:1", [], [])
 
 
-def drive(folder: Path, body: str, **options: Any) -> tuple[int, list[Any]]:
+def drive(folder: Path, body: str, source: str = _DRIVE, **options: Any) -> tuple[int, list[Any]]:
     """The exit code of a driver whose program is a script that does this, and the events that it wrote.
 
     `options` are those of subprocess.run.
     """
     result = subprocess.run(
-        [sys.executable, "-c", _DRIVE, str(folder), body],
+        [sys.executable, "-c", source, str(folder), body],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -88,6 +88,13 @@ def test_a_driver_exits_when_the_runs_folder_is_deleted(tmp_path: Path) -> None:
         assert process.poll() is None
         shutil.rmtree(folder)
         assert process.wait(60) == -9
+
+
+def test_a_daemon_that_exits_before_the_driver_watches_for_it_is_reaped(tmp_path: Path) -> None:
+    exited = "os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)\n"
+    late = _DRIVE.replace("run_driver._supervise(", f"{exited}run_driver._supervise(")
+    code, [event] = drive(tmp_path, REAPED_DAEMON, late)
+    assert (code, event["state"]) == (0, "succeeded")
 
 
 def test_the_result_of_a_script_has_what_its_program_end_reports(tmp_path: Path) -> None:
