@@ -393,7 +393,7 @@ class CastAgent:
         )
 
     def _log(self, request: logs_api.LogsRequest) -> list[Any]:
-        """Return a hundred lines of each log, of which seven more are below the level of warnings."""
+        """Return a hundred lines of each log; if only warnings are asked for, it says that it hides seven more."""
         (name,) = request.tasks
         is_silent = name == "worker:1"
         hidden = 0 if request.level in (None, LogLevel.INFO) else 7

@@ -110,7 +110,7 @@ class Disk:
 
     def __init__(self) -> None:
         self.is_full = False
-        self.steps_left: int | None = None  # after so many steps of writing the agent dies; None if it lives on
+        self.steps_left: int | None = None  # the agent dies after this number of steps of writing; None if it does not
         self.is_dead = False
         self._synced: dict[Path, int] = {}  # how much of each file is on the disk
         self._paths: dict[int, Path] = {}
@@ -361,7 +361,7 @@ class World:
         return ProbeResult(ProbeOutcome.SILENT, reason="Connection refused")
 
     def expected_restarts(self, task: str) -> frozenset[int] | None:
-        """Return how many restarts may be counted of a task of which a server is released now; None for any number."""
+        """Return the numbers of restarts that a task may have as its server starts now; None for any number."""
         before = self.latest.get(task)
         if before is None:
             return frozenset({0})
@@ -378,7 +378,7 @@ class World:
         return self._context
 
     def start_agent(self) -> None:
-        """Start an agent, which recovers what the journal has; it may die meanwhile."""
+        """Start an agent, which recovers what the journal has; it may die while it does so."""
         self.loop, self.disk.is_dead = _Loop(self.clock), False
         self.state_dir = StateDir(self.folder)
         self.run(self._begin())
@@ -457,7 +457,7 @@ class World:
         self._let_unreleased_end(linger=linger or self.disk.is_full)
 
     def _discard_loop(self) -> None:
-        """Let Python collect the coroutines of an agent that is gone; what they do at their end changes nothing."""
+        """Let Python collect the coroutines of an agent that has died; what they do as they end has no effect."""
         self.disk.is_dead = True
         tasks = asyncio.all_tasks(self.loop)
         self.loop.close()
