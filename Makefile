@@ -98,6 +98,7 @@ soak: .venv/installed
 # What a release consists of: the wheel, and the source that it is built from.
 DIST = dist
 wheel: .venv/installed
+	$(BIN)/python docs/make_man.py
 	$(BIN)/python -m hatchling build --directory $(DIST)
 
 # The same, checked and tried.
@@ -110,13 +111,11 @@ completions: .venv/installed
 	$(BIN)/tfcluster completion zsh > completions/_tfcluster
 	$(BIN)/tfcluster completion fish > completions/tfcluster.fish
 
-# The references of the spec, of the commands and of the events of a run, the limits, the JSON schema of the spec, and the
-# man pages.
+# The references of the spec, of the commands and of the events of a run, the limits, and the JSON schema of the spec.
 docs: .venv/installed
 	$(BIN)/python docs/make_reference.py
 	$(BIN)/python docs/make_limits.py
 	$(BIN)/python docs/make_schema.py
-	$(BIN)/python docs/make_man.py
 
 # The documentation as a website, in build/site; a warning, such as a link that leads nowhere, is an error.
 site: .venv/installed-docs

@@ -1,9 +1,10 @@
-"""Writes the man pages in man/: that of tfcluster, and one for each command."""
+"""Writes the man pages of a release in build/man: that of tfcluster, and one for each command."""
 
 from __future__ import annotations
 
 import inspect
 import re
+import shutil
 from pathlib import Path
 
 import click
@@ -14,7 +15,7 @@ from tfcluster.cli.main import cli
 from tfcluster.version import __version__
 
 ROOT = Path(__file__).parent.parent
-FOLDER = ROOT / "man"
+FOLDER = ROOT / "build" / "man"
 
 
 def man_pages() -> dict[str, str]:
@@ -51,10 +52,7 @@ def escape(text: str) -> str:
 
 
 if __name__ == "__main__":
-    FOLDER.mkdir(exist_ok=True)
-    pages = man_pages()
-    for path in FOLDER.iterdir():
-        if path.name not in pages:
-            path.unlink()
-    for name, text in pages.items():
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir(parents=True)
+    for name, text in man_pages().items():
         (FOLDER / name).write_text(text)

@@ -14,9 +14,9 @@ OLDER = "0.1.9"
 
 def make_older(folder: Path) -> Path:
     """Copy what a wheel is built from into a folder, as an older version; return the folder for PYTHONPATH."""
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, folder)
-    for name in ("tfcluster", "completions", "man"):
+    for name in ("tfcluster", "completions"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     path = folder / "tfcluster" / "version.py"
     text = re.sub(r'__version__ = ".*"', f'__version__ = "{OLDER}"', path.read_text())

@@ -12,11 +12,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from importlib.metadata import Distribution
 from pathlib import Path
 
+import click
 import pytest
 from packaging.requirements import Requirement
 
 from tests.conftest import EXAMPLE, ROOT, Sandbox, make_sandbox
 from tests.screens import Terminal
+from tfcluster.cli.main import cli
 from tfcluster.version import PROTOCOL, __version__
 
 COMPLETIONS = {
@@ -149,6 +151,8 @@ def test_top_starts_without_extras(installed: Sandbox) -> None:
 @pytest.mark.needs("man")
 def test_man_finds_the_pages_of_a_command_on_the_path(installed: Sandbox) -> None:
     folder = Path(installed.command[-1]).parent
+    names = {"tfcluster", *(f"tfcluster-{name}" for name in cli.list_commands(click.Context(cli))), "tfcluster-run-pi"}
+    assert names <= {page.stem for page in (folder.parent / "share" / "man" / "man1").iterdir()}
     for name in ("tfcluster", "tfcluster-up", "tfcluster-run-pi"):
         environment = {"PATH": f"{folder}:{os.environ['PATH']}", "LANG": "C.UTF-8", "MANWIDTH": "100"}
         page = subprocess.run(["man", name], env=environment, capture_output=True, text=True, check=True)
