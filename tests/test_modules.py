@@ -128,3 +128,10 @@ def test_a_setting_has_its_unit_in_its_name_and_is_read_when_it_is_used() -> Non
         r"from tfcluster\.(programs\.)?settings import|^_?[A-Z_0-9]+ = settings\.[A-Z_0-9]+$", re.MULTILINE
     )
     assert [str(path) for path in PACKAGE.rglob("*.py") if copied.search(path.read_text())] == []
+
+
+def test_each_script_for_tests_is_named_by_a_test() -> None:
+    scripts = ROOT / "tests" / "scripts"
+    tests = [path.read_text() for path in (ROOT / "tests").rglob("*.py") if scripts not in path.parents]
+    names = {path.name for path in scripts.iterdir() if path.name != "__pycache__"}
+    assert {name for name in names if not any(f'"{name}"' in text for text in tests)} == set()

@@ -1,300 +1,69 @@
-"""`tfcluster run script.py` and `python script.py`: the same output on each stream, byte by byte, and the same exit."""
+"""`tfcluster run script.py` and `python script.py`: the same output on each stream, byte by byte, and the same exit.
+
+The scripts are those of tests/scripts/like_python. A comment of each has the lines that run it, one test for each.
+"""
 
 from __future__ import annotations
 
 import json
-import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass, field
+import zipapp
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
-from zipfile import ZipFile, ZipInfo
+from typing import Any, NamedTuple
 
 import pytest
 
-from tests.conftest import COMMAND, Command, Sandbox, mostly_slow
+from tests.conftest import COMMAND, SCRIPTS, Command, Sandbox, mostly_slow
 
-
-@dataclass(frozen=True)
-class Case:
-    """A script, and how it is run."""
-
-    text: str
-    arguments: tuple[str, ...] = ()
-    env: dict[str, str] = field(default_factory=dict)
-    stdin: bytes | None = None
-    umask: int = 0o022
-    script: str = "script.py"
-    module: str | None = None
-    start: str = ""  # the folder or archive whose __main__.py is the script
-    error: str = ""  # in the record of the run, behind the name of the script
-
-    @property
-    def words(self) -> list[str]:
-        return [*([f"./{self.start or self.script}"] if self.module is None else ["-m", self.module]), *self.arguments]
-
-
-SHOW_PLACE = """
-import os, sys
-from pathlib import Path
-from typing import Any
-import neighbour
-print(__file__, sys.argv, sys.path[0], os.getcwd())
-print(neighbour.__file__, (Path(__file__).parent / "data.txt").read_text())
-print(__name__, __spec__, __builtins__, __doc__, __loader__.name)
-"""
-SHOW_ENVIRONMENT = """
-import os
-ours = {"TF_CONFIG", "CUDA_VISIBLE_DEVICES", "no_grpc_proxy"}
-shown = {name: value for name, value in os.environ.items() if name not in ours and not name.startswith("TFCLUSTER_")}
-for name, value in sorted(shown.items()):
-    print(name, os.fsencode(value))
-open("made.txt", "w")
-print(oct(os.stat("made.txt").st_mode))
-os.remove("made.txt")
-"""
-SHOW_STREAMS = """
-import io, sys
-for stream in (sys.stdin, sys.stdout, sys.stderr):
-    print(stream.name, stream.mode, stream.encoding, stream.errors, stream.isatty(), stream.seekable(), stream.fileno())
-print(sys.stdout is sys.__stdout__, sys.stdin.buffer.name, sys.flags)
-"""
-INPUT = """
-import sys
-print("name?", input("> "))
-print(sys.stdin.readline(), sys.stdin.buffer.read())
-"""
-SHOW_MODULE = """
-import os, sys
-from . import name
-from .inner import other
-print(__file__, __cached__, __name__, __package__, __spec__.name, __loader__.name, name, other)
-print(sys.argv, sys.orig_argv[1:], sys.path[0], os.getcwd())
-if "fail" in sys.argv:
-    raise ValueError("no data")
-sys.exit(len(sys.argv))
-"""
-SHOW_MAIN = """
-import sys
-print(__file__, __name__, __package__, __spec__.name, sys.argv, sys.orig_argv[1:], sys.path[0])
-import other
-if "fail" in sys.argv:
-    raise ValueError(other.__file__)
-"""
-POOL = """
-import multiprocessing, os, sys
-
-def square(number):
-    return number * number
-
-if __name__ == "__main__":
-    for method in ("fork", "spawn"):
-        with multiprocessing.get_context(method).Pool(2) as pool:
-            print(method, pool.map(square, range(5)), flush=True)
-    child = multiprocessing.get_context("fork").Process(target=__import__("time").sleep, args=(600,))
-    child.start()
-    child.terminate()
-    child.join()
-    print(child.exitcode)
-"""
-HANDLERS = """
-import asyncio, os, signal, traceback
-
-def interrupt():
-    try:
-        os.kill(os.getpid(), signal.SIGINT)
-    except KeyboardInterrupt:
-        traceback.print_exc()
-
-def handler(number, frame):
-    print(number, frame.f_code.co_name, frame.f_back.f_code.co_name)
-    raise KeyboardInterrupt("handled")
-
-async def wait():
-    asyncio.get_running_loop().call_later(0.1, os.kill, os.getpid(), signal.SIGINT)
-    await asyncio.sleep(600)
-
-interrupt()
-print(signal.getsignal(signal.SIGINT), signal.signal(signal.SIGINT, handler))
-print(signal.getsignal(signal.SIGINT) is handler)
-interrupt()
-print(signal.signal(signal.SIGINT, signal.default_int_handler) is handler, signal.signal(signal.SIGUSR1, handler))
-try:
-    asyncio.run(wait())
-except KeyboardInterrupt:
-    print(signal.getsignal(signal.SIGINT), signal.signal(signal.SIGINT, signal.SIG_IGN))
-interrupt()
-"""
-CSV = """
-import csv
-file = open("rows.csv", "w")
-writer = csv.writer(file)
-for number in range(200):
-    writer.writerow([number, number ** 2])
-def rows(): return writer  # so that only the end of the interpreter closes the file
-"""
-RECORDS = """
-import tensorflow as tf
-writer = tf.io.TFRecordWriter("train.tfrecord")
-for number in range(100):
-    writer.write(str(number).encode() * 10)
-def records(): return writer
-"""
-DESTRUCTORS = """
-class Resource:
-    def __init__(self): self.itself = self
-    def __del__(self):
-        with open("released.txt", "a") as file:
-            file.write("released")
-import builtins; open = builtins.open
-resource = Resource()
-"""
-# What TensorFlow's own modules keep: a connection to servers, a default session, the events of a default writer.
-STATE = """
-import glob, os
-import tensorflow as tf
-from tensorflow.python.eager import context
-class Tag:
-    def __init__(self, name): self.name = name
-    def __del__(self, open=open):
-        with open(self.name, "w") as file:
-            file.write("released")
-context.context().tag = Tag("context.txt")
-tf.compat.v1.InteractiveSession().tag = Tag("session.txt")
-with tf.Graph().as_default() as graph:
-    tf.compat.v1.InteractiveSession(graph=graph).tag = Tag("another.txt")
-"""
+FOLDER = SCRIPTS / "like_python"
 # Whether it runs in a fork of the fork server, which no fresh interpreter imports.
-SHOW_WARM = "import os, sys\nprint('tfcluster.processes.runs.fork_server' in sys.modules)\n"
-# Whether HDF5 has locked the file that it writes, which HDF5_USE_FILE_LOCKING decides when h5py is imported.
-SHOW_LOCK = """
-import fcntl, h5py
-with h5py.File("data.h5", "w"), open("data.h5") as file:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        print("not locked")
-    except BlockingIOError:
-        print("locked")
-"""
-CASES = {
-    "place": Case(SHOW_PLACE, ("--flag", "a b", "", "--", "-m", "x")),
-    "a safe path": Case("import sys\nprint(sys.path[0])\n", env={"PYTHONSAFEPATH": "1"}),
-    "environment": Case(SHOW_ENVIRONMENT, env={"DATA_DIR": "/data", "BYTES": os.fsdecode(b"\xff=\n")}, umask=0o077),
-    "streams": Case(SHOW_STREAMS),
-    "standard input": Case(INPUT, stdin=b"me\nsecond\n\xff\x00third"),
-    "no standard input": Case("import sys\nprint(sys.stdin.read())\nprint(input())\n"),
-    "exit message": Case("import sys\nsys.exit('no data')\n"),
-    "an exception": Case("def inner():\n    raise ValueError('no\\ndata')\n\n\ninner()\n"),
-    "a syntax error": Case("print('x'\n"),
-    "a partial line": Case("import sys\nprint('10 %\\r', end='')\nsys.stderr.write('no end')\n"),
-    "bytes": Case("import sys\nsys.stdout.buffer.write(bytes(range(256)) * 1000)\nsys.stderr.buffer.write(b'\\xff')\n"),
-    "SIGTERM": Case("import os, signal\nsignal.signal(15, signal.SIG_DFL)\nos.kill(os.getpid(), 15)\n"),
-    "processes": Case(POOL),
-    "variables that Python reads": Case(
-        "import sys, addition\nprint(sys.flags.optimize, addition.__name__, sys.stdout.encoding)\n",
-        env={"PYTHONPATH": "{folder}/more", "PYTHONOPTIMIZE": "1", "PYTHONIOENCODING": "latin-1", "LC_ALL": "C"},
-    ),
-    "variables that libraries read": Case(
-        "import os\nprint(os.environ['OMP_NUM_THREADS'])\n"
-        "import tensorflow as tf\nprint(tf.config.threading.get_inter_op_parallelism_threads())\n",
-        env={"OMP_NUM_THREADS": "1", "TF_NUM_INTEROP_THREADS": "3"},
-    ),
-    "a variable that the script sets": Case(
-        SHOW_WARM + "os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'\n"
-        "import tensorflow as tf\nprint(int(tf.constant(1) + 1))\n"
-    ),
-    "a variable that HDF5 reads": Case(SHOW_LOCK, env={"HDF5_USE_FILE_LOCKING": "FALSE"}),
-    "a variable that an update sets": Case(
-        SHOW_WARM + f"os.environ.update(HDF5_USE_FILE_LOCKING='FALSE')\n{SHOW_LOCK}"
-    ),
-    "another folder for temporary files": Case(
-        "import tempfile\nprint(tempfile.gettempdir())\n", env={"TMPDIR": "{folder}/more"}
-    ),
-    "a neighbour that has the name of a library": Case("import six\nprint(six.__file__)\n", script="six/script.py"),
-    "a module": Case(SHOW_MODULE, ("--", "-m", "x"), script="package/part.py", module="package.part"),
-    "a module that fails": Case(SHOW_MODULE, ("fail",), script="package/part.py", module="package.part"),
-    "a package": Case("print(__name__, __package__)\n", script="package/__main__.py", module="package"),
-    "a folder": Case(SHOW_MAIN, ("a",), script="main/__main__.py", start="main"),
-    "a folder that fails": Case(SHOW_MAIN, ("fail",), script="main/__main__.py", start="main/"),
-    "an archive": Case(SHOW_MAIN, ("a",), script="main/__main__.py", start="main.pyz"),
-    "an archive that fails": Case(
-        SHOW_MAIN, ("fail",), {"PYTHONSAFEPATH": "1"}, script="main/__main__.py", start="main.pyz"
-    ),
-    "a folder without __init__.py": Case(
-        "print(__spec__.origin)\n", script="more/deep/part.py", module="more.deep.part"
-    ),
-    "a module that sets a variable": Case(SHOW_WARM + "os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'\n", module="script"),
-    "a module of Python": Case("", ("--help",), module="json.tool"),
-    "an unknown module": Case("", module="package.none"),
-    "handlers of signals": Case(HANDLERS),
-    "an interpreter's end": Case(
-        "import atexit, sys, threading\natexit.register(print, 'first')\natexit.register(print, 'last')\n"
-        "threading.Timer(0.2, print, ['thread']).start()\nprint('main', file=sys.stderr)\n"
-    ),
-    "a file that only the end of the interpreter closes": Case(CSV),
-    "a file of TensorFlow that is not closed": Case(RECORDS),
-    "destructors": Case(DESTRUCTORS),
-    "an exception that is no Exception": Case(
-        f"{CSV}class Stop(BaseException): pass\nraise Stop\n", error="failed: Stop"
-    ),
-    "a hook for exceptions that fails": Case(
-        f"{CSV}import os, sys\nos.close(2)\nsys.stderr = sys.excepthook = None\nraise ValueError('bad data')\n",
-        error="failed: ValueError: bad data",
-    ),
-    "no standard output": Case("import sys\nopen('left.txt', 'w').write('x')\nsys.stdout = sys.stderr = None\n"),
-    "output that is not written": Case(
-        "import sys\nsys.stderr = None\nsys.stdout = open('/dev/full', 'w')\nprint('lost')\n"
-    ),
-    "an exit code too large for C": Case("import sys\nsys.exit(2**70)\n"),
-    "exit code 256": Case("import sys\nsys.exit(256)\n"),
-    "exit by a thread": Case(
-        "import os, threading\nthreading.Thread(target=os._exit, args=(6,)).start()\n", error="ended with exit code 6"
-    ),
-    "exit by atexit": Case("import atexit, os\natexit.register(os._exit, 9)\nopen('left.txt', 'w').write('x')\n"),
-}
-if not version("tensorflow").startswith("2.14."):  # a warm interpreter of 2.14 leaves them to the kernel
-    CASES["what TensorFlow keeps"] = Case(STATE)
-
-# One of each kind, and none that imports TensorFlow in a fresh interpreter.
-FAST_CASES = [
-    *("place", "environment", "streams", "standard input", "an exception", "a partial line", "SIGTERM", "processes"),
-    *(
-        "a folder",
-        "an archive",
-        "a module",
-        "a package",
-        "a folder without __init__.py",
-        "an unknown module",
-        "handlers of signals",
-        "a variable that HDF5 reads",
-        "a variable that an update sets",
-        "another folder for temporary files",
-    ),
-    *("a file that only the end of the interpreter closes", "an exception that is no Exception", "exit by a thread"),
-]
+IS_WARM = "import sys\nprint('tfcluster.processes.runs.fork_server' in sys.modules)\n"
 
 
-def folder_of(case: Case, path: Path) -> Path:
-    for name in ("main", "more/deep", "six", "package/inner"):
-        (path / name).mkdir(parents=True)
-    (path / "package" / "__init__.py").write_text("name = 'package'\n")
-    (path / "package" / "inner" / "__init__.py").write_text("other = __name__\n")
-    (path / "neighbour.py").touch()
-    (path / "more" / "addition.py").touch()
-    (path / "six" / "six.py").touch()
-    (path / "data.txt").write_text("data")
-    (path / case.script).write_text(case.text)
-    (path / "main" / "other.py").touch()
-    if case.start.endswith(".pyz"):
-        with ZipFile(path / case.start, "w") as archive:
-            for file in sorted((path / "main").iterdir()):
-                archive.writestr(ZipInfo(file.name), file.read_bytes())  # of no time: the same each time
-    return path
+class Row(NamedTuple):
+    """A line that runs a script with `python`, as a shell executes it."""
+
+    line: str
+    is_slow: bool
+    error: str  # of the record of the run
+
+
+def rows_of(script: Path) -> Iterator[Row]:
+    """Yield the lines that run a script: `# $ LINE`, or `# slow $ LINE`, each perhaps with `# error: ERROR` below."""
+    pattern = r"^# (slow )?\$ (.*)\n(?:# error: (.*)\n)?"
+    for slow, line, error in re.findall(pattern, script.read_text(), re.MULTILINE):
+        yield Row(line, bool(slow), error)
+
+
+def parameters() -> Iterator[Any]:
+    """Yield the lines of all scripts, for `pytest.mark.parametrize`."""
+    for script in sorted(FOLDER.rglob("*.py")):
+        if script.stem == "kept_by_tensorflow" and version("tensorflow").startswith("2.14."):
+            continue  # a warm interpreter of 2.14 leaves it to the kernel
+        for row in rows_of(script):
+            name = row.line.rpartition("python ")[2].replace("./", "")
+            yield pytest.param(row, id=name, marks=[pytest.mark.slow] if row.is_slow else [])
+
+
+def run_line(
+    line: str, command: tuple[str, ...], folder: Path, env: dict[str, str]
+) -> tuple[subprocess.CompletedProcess[bytes], dict[Path, bytes]]:
+    """Run a line in a copy of the scripts, with a command for `python`; return its result and all files."""
+    shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    zipapp.create_archive(folder / "main", folder / "main.pyz")
+    shell = ["bash", "-c", f'python() {{ exec {shlex.join(command)} "$@"; }}\n{line}']
+    streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True}
+    result = subprocess.run(shell, cwd=folder, env=env, timeout=120, check=False, **streams)
+    files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"}
+    shutil.rmtree(folder)
+    return result, files
 
 
 # A line of the log of TensorFlow before 2.16, after its time.
@@ -312,37 +81,25 @@ def own_lines(text: bytes) -> bytes:
     return b"".join(line for line in lines if not line.startswith(foreign) and not _OLD_LOG_LINE.search(line))
 
 
-@pytest.mark.parametrize("name", mostly_slow(CASES, fast=FAST_CASES))
-def test_a_script_runs_as_python_runs_it(demo: Sandbox, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("row", [*parameters()])
+def test_a_script_runs_as_python_runs_it(demo: Sandbox, tmp_path: Path, row: Row) -> None:
     """It writes the same files, too."""
-    case = CASES[name]
-    inherited = demo.environment
-    results = []
-    for command in ((sys.executable,), (*COMMAND, "run")):
-        folder = folder_of(case, tmp_path / "folder")
-        environment = {**inherited, **{key: value.format(folder=folder) for key, value in case.env.items()}}
-        if "PYTHONPATH" in case.env:
-            environment["PYTHONPATH"] += f":{inherited['PYTHONPATH']}"
-        options: Any = {"stdin": subprocess.DEVNULL} if case.stdin is None else {"input": case.stdin}
-        options |= {"cwd": folder, "env": environment, "umask": case.umask, "capture_output": True, "timeout": 120}
-        result = subprocess.run([*command, *case.words], check=False, **options)
-        paths = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
-        results.append((result, {path: path.read_bytes() for path in paths}))
-        shutil.rmtree(folder)
-    (python, expected_files), (ours, files) = results
+    commands = ((sys.executable,), (*COMMAND, "run"))
+    both = [run_line(row.line, command, tmp_path / "folder", demo.environment) for command in commands]
+    (python, expected_files), (ours, files) = both
     assert ours.stdout == python.stdout
     assert own_lines(ours.stderr) == own_lines(python.stderr)
     assert ours.returncode == (python.returncode if python.returncode >= 0 else 128 - python.returncode)
     assert files == expected_files
-    if case.error:
-        assert demo.json("runs")[-1]["error"]["message"] == f"script.py {case.error}"
+    if row.error:
+        assert demo.json("runs")[-1]["error"]["message"] == row.error
 
 
 def test_a_module_that_makes_a_script_start_cold_is_noted(demo: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "tfcluster").mkdir()
     (tmp_path / "tfcluster" / "__init__.py").write_text("raise ImportError('another version')\n")
     script = tmp_path / "script.py"
-    script.write_text(f"import tfcluster\n{SHOW_WARM}")
+    script.write_text(f"import tfcluster\n{IS_WARM}")
     beside_a_clone = demo("run", script)
     assert (beside_a_clone.stdout, beside_a_clone.stderr) == ("True\n", "")
     assert demo("run", "script", "--cold", script).stdout == "False\n", "it imports the cluster's tfcluster too"
@@ -360,7 +117,8 @@ def test_a_variable_that_other_code_sets_too_late_is_noted_once(demo: Sandbox, t
     (tmp_path / "setter.py").write_text(
         "import dotenv\nfor _ in range(2): dotenv.load_dotenv('own.env', override=True)\n"
     )
-    (tmp_path / "script.py").write_text(f"{SHOW_WARM}import setter\n{SHOW_LOCK}raise SystemExit(3)\n")
+    shutil.copy(FOLDER / "locks.py", tmp_path)
+    (tmp_path / "script.py").write_text("import setter\nimport locks\nraise SystemExit(3)\n")
     warm = demo("run", "script.py", cwd=tmp_path, code=3)
     assert warm.stdout == "True\nlocked\n"
     note = "note: HDF5_USE_FILE_LOCKING was set when TensorFlow was already imported, so it might have no effect: "
@@ -394,23 +152,9 @@ def test_a_script_does_not_take_more_of_the_standard_input_than_it_reads(demo: S
     assert demo.execute(*shell, "run", "reads.py", cwd=tmp_path).stdout == "b'0123'\n456789"
 
 
-INTERRUPTIBLE = """
-import sys, time
-try:
-    print("on", flush=True)
-    time.sleep(600)
-except KeyboardInterrupt:
-    print("saved", flush=True)
-    if len(sys.argv) > 1:
-        sys.exit(int(sys.argv[1]))
-    raise
-"""
-
-
 @pytest.mark.parametrize("arguments", mostly_slow([(), ("5",)], fast=[()]))
 def test_ctrl_c_is_the_scripts(demo: Sandbox, arguments: tuple[str, ...]) -> None:
-    script = demo.spec(INTERRUPTIBLE, "interruptible.py")
-    command = demo.start("run", script, *arguments)
+    command = demo.start("run", SCRIPTS / "interruptible.py", *arguments)
     assert command.stdout.readline() == "on\n"
     command.send_signal(signal.SIGINT)
     out, err = command.communicate(timeout=60)
@@ -457,22 +201,7 @@ def test_a_script_that_goes_on_after_ctrl_c_is_ended_by_several_in_a_row(
     assert demo.json("runs")[-1]["state"] == "cancelled"
 
 
-# It is inside TensorFlow when it prints: for ever, or for some seconds.
-INSIDE = """
-import signal, sys, time
-import tensorflow.compat.v1 as tf
-
-def get_from_empty_queue(message, seconds=0.0):
-    with tf.Graph().as_default(), tf.control_dependencies([tf.print(message, output_stream="file:///dev/stdout")]):
-        item = tf.identity(tf.constant(0.0))
-        with tf.control_dependencies([item]):
-            never = tf.FIFOQueue(1, [tf.float32]).dequeue()
-        with tf.Session() as session:
-            try:
-                session.run(never, options=tf.RunOptions(timeout_in_ms=int(1000 * seconds)))
-            except tf.errors.DeadlineExceededError:
-                pass
-"""
+INSIDE = SCRIPTS / "inside_tensorflow.py"
 NOTE = "note: interrupted, but the program is inside TensorFlow: press Ctrl-C again to end it\n"
 
 
@@ -484,7 +213,7 @@ def read_note(command: Command) -> None:
 def test_a_program_that_hangs_inside_tensorflow_is_ended_by_the_second_ctrl_c(
     demo: Sandbox, words: tuple[str, ...]
 ) -> None:
-    command = demo.start(*words, demo.spec(f"{INSIDE}get_from_empty_queue('on')", "hangs.py"))
+    command = demo.start(*words, INSIDE, "hangs")
     expected = ["on"] if words == ("run",) else ["worker:0 | on", "worker:1 | on"]
     assert sorted(command.stdout.readline().rstrip("\n") for _ in expected) == expected
     command.send_signal(signal.SIGINT)
@@ -496,23 +225,9 @@ def test_a_program_that_hangs_inside_tensorflow_is_ended_by_the_second_ctrl_c(
     assert demo.json("runs")[-1]["state"] == "cancelled"
 
 
-# Says as soon as the process has got a signal, though Python does not handle it.
-SAYS = """
-import os, threading
-reading, writing = os.pipe()
-os.set_blocking(writing, False)
-signal.set_wakeup_fd(writing)
-def say():
-    while os.read(reading, 1):
-        print("signalled", flush=True)
-threading.Thread(target=say, daemon=True).start()
-"""
-
-
 @pytest.mark.slow
 def test_a_second_ctrl_c_before_it_is_known_that_the_program_hangs_ends_it(demo: Sandbox) -> None:
-    script = demo.spec(f"{INSIDE}{SAYS}get_from_empty_queue('on')", "impatient.py")
-    command = demo.start("run", script, env=demo.with_settings({"INTERRUPTS_ROW_SECONDS": 60.0}))
+    command = demo.start("run", INSIDE, "reports", env=demo.with_settings({"INTERRUPTS_ROW_SECONDS": 60.0}))
     assert command.stdout.readline() == "on\n"
     command.send_signal(signal.SIGINT)
     assert command.stdout.readline() == "signalled\n"
@@ -525,8 +240,7 @@ def test_a_second_ctrl_c_before_it_is_known_that_the_program_hangs_ends_it(demo:
 @pytest.mark.slow
 def test_an_interrupt_is_handled_when_its_handler_has_begun(demo: Sandbox) -> None:
     """A handler may save a checkpoint, inside TensorFlow, and takes its time."""
-    handler = "signal.signal(signal.SIGINT, lambda *_: sys.exit(get_from_empty_queue('saving', 2.5)))"
-    command = demo.start("run", demo.spec(f"{INSIDE}{handler}\nprint('on', flush=True)\ntime.sleep(600)", "saves.py"))
+    command = demo.start("run", INSIDE, "saves")
     assert command.stdout.readline() == "on\n"
     command.send_signal(signal.SIGINT)
     out, err = command.communicate(timeout=60)
@@ -537,10 +251,8 @@ def test_an_interrupt_is_handled_when_its_handler_has_begun(demo: Sandbox) -> No
 
 @pytest.mark.slow
 def test_an_interrupt_that_is_handled_late_does_not_count(demo: Sandbox) -> None:
-    handler = "signal.signal(signal.SIGINT, lambda *_: print('handled', flush=True))"
-    text = f"{INSIDE}{handler}\nget_from_empty_queue('on', 10)\nwhile True:\n    time.sleep(0.1)\n"
     environment = demo.with_settings({"INTERRUPTS_ROW_SECONDS": 0.0})
-    command = demo.start("run", "script", "-o", "json", demo.spec(text, "late.py"), env=environment)
+    command = demo.start("run", "script", "-o", "json", INSIDE, "late", env=environment)
     seen = (json.loads(line) for line in command.stdout)
     shown = (each for each in seen if each["event"] == "interrupt" or each.get("stream") == "stdout")
     events = ((each["event"], each.get("line", each.get("is_handled"))) for each in shown)
@@ -555,30 +267,13 @@ def test_an_interrupt_that_is_handled_late_does_not_count(demo: Sandbox) -> None
     assert command.wait(60) == 143
 
 
-# The files of the calls of a script, and of those below an operation of its graph.
-CALLS = """
-import json, re, traceback
-import tensorflow as tf
-
-@tf.function
-def pick(number):
-    return tf.gather(tf.constant([1, 2]), number)
-
-print(json.dumps([frame.filename for frame in traceback.extract_stack()]))
-try:
-    pick(tf.constant(7))
-except tf.errors.InvalidArgumentError as error:
-    print(json.dumps(re.findall('File "(.*?)"', str(error).partition("Detected at node")[2])))
-"""
-
-
 @pytest.mark.parametrize(
     "words",
     mostly_slow([("run",), ("run", "script", "--cold"), ("launch",)], fast=[("run",), ("launch",)]),
     ids=" ".join,
 )
 def test_two_calls_of_ours_are_below_those_of_a_script(demo: Sandbox, words: tuple[str, ...]) -> None:
-    script = demo.spec(CALLS, "calls.py")
+    script = SCRIPTS / "calls.py"
     lines = demo(*words, script).stdout.splitlines()
     shown = [json.loads(line.rpartition(" | ")[2]) for line in lines]
     calls = [files for files in shown if files.count(str(script)) == 1]

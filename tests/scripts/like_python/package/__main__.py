@@ -1,0 +1,4 @@
+"""A package that is run."""
+# $ python -m package
+
+print(__name__, __package__)

@@ -1,0 +1,6 @@
+"""Where temporary files are."""
+# $ TMPDIR=$PWD/more python ./temporary_files.py
+
+import tempfile
+
+print(tempfile.gettempdir())
