@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tests import requirements
-from tests.conftest import ROOT, wait_for
+from tests.conftest import ROOT, SCRIPTS, wait_for
 from tfcluster.client.preflight.certificates import Authority
 from tfcluster.core.forwarding import Certificate, Forwarder, Forwarding
 from tfcluster.os.netns import make_namespaces
@@ -24,16 +24,6 @@ from tfcluster.private_network import enter_network
 from tfcluster.protocol.serialization import to_stored
 
 T = TypeVar("T")
-_RUN = """
-import os, sys
-from pathlib import Path
-from tfcluster.private_network import PrivateNetwork
-from tfcluster.os.process_handle import ProcessHandle
-from tfcluster.processes.forwarder import forward
-user, net = os.open("/proc/self/ns/user", os.O_RDONLY), int(sys.argv[2])
-network = PrivateNetwork(ProcessHandle(1, 1), os.fstat(user).st_ino, os.fstat(net).st_ino)
-forward(Path(sys.argv[1]), Path(sys.argv[1]).with_suffix(".log"), network, (user, net))
-"""
 
 
 def write_certificate(path: Path, certificate: Certificate) -> Path:
@@ -98,7 +88,7 @@ class ForwardingHost:
     def start(self) -> None:
         with open(self.folder / f"{self.name}.stderr", "ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _RUN, str(self.config), str(self.namespace)],
+                [sys.executable, str(SCRIPTS / "forwards.py"), str(self.config), str(self.namespace)],
                 pass_fds=[self.namespace],
                 stderr=log,
                 env={**os.environ, "PYTHONPATH": f"{ROOT / 'tests' / 'changed'}:{ROOT}", **self.environment},

@@ -10,30 +10,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.conftest import ROOT, running
+from tests.conftest import SCRIPTS, running
 from tests.namespaces import Machine, Network, network
 from tfcluster.protocol.api.cluster import LARGE_PACKETS_LOST
 
 PORT = 4000
 
-_ANSWER = f"""
-import socket, sys
-from ipaddress import ip_address
-from tfcluster.processes.connection_check import answer_connections
-listener = socket.create_server(("", {PORT}), family=socket.AF_INET6, dualstack_ipv6=True)
-print("listens", flush=True)
-answer_connections([listener], {{*map(ip_address, sys.argv[1:])}}.__contains__)
-"""
-_CHECK = """
-import json, os, sys
-from tfcluster import settings
-from tfcluster.processes.connection_check import check_connections
-from tfcluster.protocol.api.cluster import ReachRequest
-settings.CONNECTIVITY_ANSWER_SECONDS = float(sys.argv[1])
-reply = check_connections(ReachRequest(tuple(sys.argv[2:]), 20.0, tuple(sys.argv[2:])))
-print(json.dumps([reply.failures, reply.sources]), flush=True)
-os._exit(0)
-"""
+SCRIPT = (sys.executable, str(SCRIPTS / "connections.py"))
 
 
 @pytest.fixture
@@ -43,18 +26,17 @@ def machines(needs_network: None) -> Iterator[Network]:
 
 
 @contextmanager
-def answering(machine: Machine, *admitted: str, program: str = _ANSWER) -> Iterator[None]:
-    command = machine.command(sys.executable, "-c", program, *admitted)
-    with running(*command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
+def answering(machine: Machine, *admitted: str, mode: str = "normal") -> Iterator[None]:
+    command = machine.command(*SCRIPT, "answer", mode, str(PORT), *admitted)
+    with running(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline().strip() == "listens"
         yield
 
 
 def check(machine: Machine, *addresses: str, seconds: float = 20.0) -> tuple[dict[str, str], dict[str, str]]:
     """Connect from a machine; return the failures, and what the others say where it comes from."""
-    command = machine.command(sys.executable, "-c", _CHECK, str(seconds), *addresses)
-    failures, sources = json.loads(subprocess.check_output(command, cwd=ROOT, timeout=90))
+    command = machine.command(*SCRIPT, "check", str(seconds), *addresses)
+    failures, sources = json.loads(subprocess.check_output(command, timeout=90))
     return failures, sources
 
 
@@ -94,26 +76,12 @@ def test_a_way_that_loses_large_packets(machines: Network) -> None:
 
 def test_one_that_accepts_and_says_nothing(machines: Network) -> None:
     alpha, beta = machines["alpha"], machines["beta"]
-    silent = _ANSWER.replace("answer_connections(", "sys.stdin.read(), (")
-    with answering(alpha, program=silent):
+    with answering(alpha, mode="silent"):
         address = places(alpha)[0]
         assert check(beta, address, seconds=0.5) == ({address: "no answer within 0.5 s"}, {})
 
 
 def test_a_connection_that_cannot_be_accepted_does_not_end_the_answers(machines: Network) -> None:
-    """As if the host had no descriptor left for a moment."""
-    fails_once = (
-        "import errno, socket\n"
-        "class Listener(socket.socket):\n"
-        "    refusals = [errno.EMFILE, errno.ECONNABORTED]\n"
-        "    def accept(self):\n"
-        "        if self.refusals:\n"
-        "            raise OSError(self.refusals.pop(), 'not now')\n"
-        "        return super().accept()\n"
-    )
-    program = fails_once + _ANSWER.replace(
-        "answer_connections([listener]", "answer_connections([Listener(fileno=listener.detach())]"
-    )
     alpha, beta = machines["alpha"], machines["beta"]
-    with answering(beta, alpha.ipv4, program=program):
+    with answering(beta, alpha.ipv4, mode="busy"):
         assert check(alpha, f"{beta.ipv4}:{PORT}") == ({}, {})

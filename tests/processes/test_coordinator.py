@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, running, wait_for
+from tests.conftest import SCRIPTS, Command, running, wait_for
 from tfcluster import settings
 from tfcluster.core.groups import Member
 from tfcluster.errors import ExitCode
@@ -28,18 +28,6 @@ from tfcluster.processes.runs.run_plan import EVENTS
 from tfcluster.transport.channel import readable_fds
 
 SECRET = "ab" * 32
-_COORDINATE = f"""
-import sys
-from pathlib import Path
-from tfcluster.core.groups import Group, Member
-from tfcluster.core.runs import RunOptions
-from tfcluster.processes.groups.coordinator import GroupCoordinator
-from tfcluster.processes.runs.run_plan import RunPlan
-members = tuple(Member("worker", rank, rank, host, "127.0.0.1") for rank, host in enumerate(["beta", "gamma"]))
-options = RunOptions("script", {{"path": "/x.py"}}, max_restarts=int(sys.argv[2]))
-plan = RunPlan("x-1", "demo", options, Path(sys.argv[1]), {{}}, "alpha:1", [], [], host="alpha")
-GroupCoordinator(plan, Group(members, {{}}, "{SECRET}", "127.0.0.1"), None).run()
-"""
 
 
 def events(folder: Path) -> list[dict[str, Any]]:
@@ -53,38 +41,40 @@ def next_orders(link: GroupLink) -> list[Any] | None:
     return link.receive()
 
 
-def test_members_that_were_told_to_start_are_stopped_if_a_host_is_lost_before_they_have(tmp_path: Path) -> None:
-    """They would otherwise run beside those of the next attempt."""
-    with running(sys.executable, "-c", _COORDINATE, str(tmp_path), "1", cwd=ROOT):
-        wait_for(lambda: events(tmp_path))
-        address = events(tmp_path)[0]["address"]
-        beta, gamma = (connect(address, SECRET, host) for host in ("beta", "gamma"))
-        for port, link in enumerate((beta, gamma), 1):
+@contextmanager
+def coordinating(folder: Path, max_restarts: int) -> Iterator[tuple[Command, list[GroupLink]]]:
+    """A coordinator, and the links of its two hosts, which have reserved a port for their member each."""
+    script = str(SCRIPTS / "coordinates.py")
+    with running(sys.executable, script, str(folder), str(max_restarts), SECRET) as process:
+        wait_for(lambda: events(folder))
+        links = [connect(events(folder)[0]["address"], SECRET, host) for host in ("beta", "gamma")]
+        for port, link in enumerate(links, 1):
             assert next_orders(link) == [Reserve()]
             link.send(Ports([port]))
-        assert next_orders(beta) == next_orders(gamma) == [Start(0, {"worker": ["127.0.0.1:1", "127.0.0.1:2"]})]
+        for link in links:
+            assert next_orders(link) == [Start(0, {"worker": ["127.0.0.1:1", "127.0.0.1:2"]})]
+        yield process, links
+        for link in links:
+            link.close()
+
+
+def test_members_that_were_told_to_start_are_stopped_if_a_host_is_lost_before_they_have(tmp_path: Path) -> None:
+    """They would otherwise run beside those of the next attempt."""
+    with coordinating(tmp_path, max_restarts=1) as (_, (beta, gamma)):
         beta.close()
         [order] = next_orders(gamma) or []
         assert isinstance(order, Stop)
-        gamma.close()
 
 
 def test_a_host_that_is_lost_comes_first_in_the_error(tmp_path: Path) -> None:
     """TensorFlow notices the loss first, so that another member has failed of it before."""
-    with running(sys.executable, "-c", _COORDINATE, str(tmp_path), "0", cwd=ROOT) as process:
-        wait_for(lambda: events(tmp_path))
-        beta, gamma = (connect(events(tmp_path)[0]["address"], SECRET, host) for host in ("beta", "gamma"))
+    with coordinating(tmp_path, max_restarts=0) as (process, (beta, gamma)):
         for rank, link in enumerate((beta, gamma)):
-            assert next_orders(link) == [Reserve()]
-            link.send(Ports([rank + 1]))
-        for rank, link in enumerate((beta, gamma)):
-            assert isinstance((next_orders(link) or [None])[0], Start)
             link.send(Started(rank, 100 + rank))
         beta.send(Exited(0, 1, "UnavailableError: Socket closed", was_idle=False))
         assert isinstance((next_orders(gamma) or [None])[0], Stop)
         gamma.close()
         assert process.wait(60) == ExitCode.UNREACHABLE
-        beta.close()
     error = events(tmp_path)[-1]["error"]
     assert error["exit_code"] == ExitCode.UNREACHABLE
     first, after, *_ = error["message"].splitlines()

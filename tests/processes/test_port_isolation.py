@@ -12,7 +12,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from tests.conftest import ROOT, wait_for
+from tests.conftest import SCRIPTS, wait_for
 from tests.namespaces import Machine, Network, network
 from tfcluster.core.hosts import THIS_MACHINE, Host
 from tfcluster.os.network import Address
@@ -20,58 +20,11 @@ from tfcluster.processes.servers.port_isolation import PortIsolationError, addre
 
 PORT = 4000
 
-_LISTEN = f"""
-import socket, sys
-from ipaddress import ip_address
-from tfcluster.os import bpf
-from tfcluster.processes.servers import port_isolation
 
-families, attaching, *cluster = sys.argv[1:]
-def refuse(*arguments):
-    raise PermissionError(1, "Operation not permitted")
-if attaching == "refused":
-    bpf.attach_filter = refuse
-reasons = []
-if cluster:
-    addresses = frozenset(map(ip_address, cluster))
-    port_isolation.isolate_this_process(addresses, lambda error: reasons.append(error.message))
-try:
-    if families == "both in one":
-        listeners = [socket.create_server(("", {PORT}), family=socket.AF_INET6, dualstack_ipv6=True)]
-    else:
-        listeners = [socket.create_server(("", {PORT}), family=each) for each in (socket.AF_INET, socket.AF_INET6)]
-    for listener in listeners:
-        listener.listen()  # once more: a filter stays
-    print("listens", flush=True)
-except PermissionError:
-    print(*reasons, flush=True)
-sys.stdin.readline()
-"""
-
-_CONNECT = f"""
-import socket, sys
-from concurrent.futures import ThreadPoolExecutor
-
-def try_connect(address):
-    try:
-        socket.create_connection((address, {PORT}), float(sys.argv[1])).close()
-        return "connected"
-    except OSError as error:
-        return type(error).__name__
-
-with ThreadPoolExecutor() as threads:
-    print(*threads.map(try_connect, sys.argv[2:]))
-"""
-
-
-def python(machine: Machine, program: str, *arguments: str, before: Sequence[str] = ()) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        machine.command(*before, sys.executable, "-c", program, *arguments),
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+def start(machine: Machine, script: str, *arguments: str, before: Sequence[str] = ()) -> subprocess.Popen[str]:
+    """Start one of the scripts of the tests on a machine, with PORT as its first argument."""
+    command = machine.command(*before, sys.executable, str(SCRIPTS / script), str(PORT), *arguments)
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 @contextlib.contextmanager
@@ -87,7 +40,7 @@ def listening(
 
     Without addresses of a cluster everyone may connect.
     """
-    with python(machine, _LISTEN, families, attaching, *cluster, before=before) as process:
+    with start(machine, "restricted_port.py", families, attaching, *cluster, before=before) as process:
         try:
             assert process.stdout is not None
             yield process.stdout.readline().strip()
@@ -97,7 +50,7 @@ def listening(
 
 def try_connect(machine: Machine, *addresses: str, seconds: float = 30) -> list[str]:
     """Connect from a machine to all addresses at once; return the result of each within some seconds."""
-    return python(machine, _CONNECT, str(seconds), *addresses).communicate(timeout=60)[0].split()
+    return start(machine, "connects.py", str(seconds), *addresses).communicate(timeout=60)[0].split()
 
 
 def is_ignored(machine: Machine, *addresses: str) -> bool:
@@ -160,30 +113,6 @@ def test_the_machine_connects_whichever_of_its_addresses_the_spec_names(multihom
         assert is_ignored(other, alpha.ipv4, alpha.ipv6, "10.77.0.101", "fd77::101")
 
 
-# Sends a SYN to PORT of the address TO from each of the other addresses.
-_SPOOF = f"""
-import socket, struct, sys
-from ipaddress import ip_address
-
-def checksum(data):
-    total = sum(struct.unpack(f"!{{len(data) // 2}}H", data))
-    return ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF
-
-to = ip_address(sys.argv[1])
-for number, source in enumerate(map(ip_address, sys.argv[2:])):
-    segment = struct.pack("!HHIIBBHHH", 20000 + number, {PORT}, 1, 0, 5 << 4, 2, 1024, 0, 0)
-    pseudo = source.packed + to.packed + struct.pack("!II", len(segment), socket.IPPROTO_TCP)
-    segment = segment[:16] + struct.pack("!H", checksum(pseudo + segment)) + segment[18:]
-    if to.version == 4:
-        header = struct.pack("!BBHHHBBH", 0x45, 0, 40, 0, 0, 64, socket.IPPROTO_TCP, 0)
-    else:
-        header = struct.pack("!IHBB", 6 << 28, len(segment), socket.IPPROTO_TCP, 64)
-    family = socket.AF_INET if to.version == 4 else socket.AF_INET6
-    with socket.socket(family, socket.SOCK_RAW, socket.IPPROTO_RAW) as raw:
-        raw.sendto(header + source.packed + to.packed + segment, (str(to), 0))
-"""
-
-
 def test_no_other_machine_is_taken_for_the_machine(multihomed: Network) -> None:
     """It sends from the machine's own addresses, to a kernel that is told to accept such packets."""
     alpha, other = multihomed["alpha"], multihomed["other"]
@@ -194,7 +123,7 @@ def test_no_other_machine_is_taken_for_the_machine(multihomed: Network) -> None:
         """Check how many of four segments the sockets answer; an answer goes to alpha itself, where it is refused."""
         before = counters(alpha)
         for to, sources in ((alpha.ipv4, ["10.77.0.101", "10.99.0.1", "127.0.0.1"]), (alpha.ipv6, ["fd77::101"])):
-            subprocess.run(other.command(sys.executable, "-c", _SPOOF, to, *sources), check=True)
+            start(other, "spoofs.py", to, *sources).communicate(timeout=60)
         wait_for(lambda: counters(alpha)["InSegs"] >= before["InSegs"] + 4 + 2 * answers)
         assert counters(alpha)["OutRsts"] == before["OutRsts"] + answers
 

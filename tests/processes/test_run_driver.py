@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import REAPED_DAEMON, ROOT, running, wait_for
+from tests.conftest import REAPED_DAEMON, SCRIPTS, Command, running, wait_for
 from tests.control_groups import EATS_MEMORY, memory_group
 from tfcluster.core.runs import RunOptions
 from tfcluster.errors import ClusterError
@@ -22,57 +22,20 @@ from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.processes.runs.run_driver import _path_hint
 from tfcluster.processes.runs.run_plan import EVENTS, RunPlan, append_event
 
-# Supervises a program of its own, whose body it is given.
-_DRIVE = """
-import json, os, select, signal, socket, sys, time
-from pathlib import Path
-from tfcluster import settings
-from tfcluster.core.run_events import LatestMetrics
-from tfcluster.core.caller import OutputStreams
-from tfcluster.core.runs import RunOptions
-from tfcluster.os import daemonize
-from tfcluster.processes.runs import run_driver, run_plan, stored_output, supervised_program
-settings.DRIVER_POLL_SECONDS = settings.DRIVER_EXIT_SECONDS = 0.05
-folder = Path(sys.argv[1])
-parameters = {"path": "/home/me/x.py"}
-options = RunOptions("script", parameters)
-job = run_plan.RunPlan("script-1", "demo", options, folder, {}, "localhost:1", [], ["careful"])
-def run_program(spec, parent, link, outputs, stdin):
-    def report_end(code, failure=""):
-        work = {"/job:worker/task:0/device:CPU:0": {"ops": 3}}
-        run_plan.ProgramEnd(code, failure, 1.5, work, ["slow"]).send(link)
-    daemonize.set_parent_death_signal(parent)
-    os.setpgid(0, 0)
-    exec(sys.argv[2], {**globals(), **locals()})
-    os._exit(0)
-supervised_program._execute = run_program
-daemonize.become_subreaper()
-poll = select.poll()
-recorder = stored_output.OutputRecorder(folder)
-program = supervised_program.SupervisedProgram(job, poll, recorder, None, None, print)
-print("driving", flush=True)
-run_driver._supervise(job, program, poll, recorder, LatestMetrics())
-"""
+DRIVE = (sys.executable, str(SCRIPTS / "drives.py"))
 
 
 def job(folder: Path, program: str = "careless") -> RunPlan:
     return RunPlan(f"{program}-1", "demo", RunOptions(program, {}), folder, {}, "localhost:1", [], [])
 
 
-def drive(folder: Path, body: str, source: str = _DRIVE, **options: Any) -> tuple[int, list[Any]]:
-    """The exit code of a driver whose program is a script that does this, and the events that it wrote.
+def drive(folder: Path, source: str, *when: str, **options: Any) -> tuple[int, list[Any]]:
+    """The exit code of a driver whose program executes some Python, and the events that it wrote.
 
     `options` are those of subprocess.run.
     """
-    result = subprocess.run(
-        [sys.executable, "-c", source, str(folder), body],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        **options,
-    )
+    command = [*DRIVE, str(folder), source, *when]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
     assert (result.stdout, result.stderr) == ("driving\n", "")
     events = folder / EVENTS
     return result.returncode, [json.loads(line) for line in events.read_text().splitlines()] if events.exists() else []
@@ -81,9 +44,7 @@ def drive(folder: Path, body: str, source: str = _DRIVE, **options: Any) -> tupl
 def test_a_driver_exits_when_the_runs_folder_is_deleted(tmp_path: Path) -> None:
     folder = tmp_path / "script-1"
     folder.mkdir()
-    command = [sys.executable, "-c", _DRIVE, str(folder), "time.sleep(600)"]
-    with running(*command, stdout=subprocess.PIPE, cwd=ROOT) as process:
-        assert process.stdout is not None
+    with running(*DRIVE, str(folder), "time.sleep(600)", stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == "driving\n"
         assert process.poll() is None
         shutil.rmtree(folder)
@@ -91,9 +52,7 @@ def test_a_driver_exits_when_the_runs_folder_is_deleted(tmp_path: Path) -> None:
 
 
 def test_a_daemon_that_exits_before_the_driver_watches_for_it_is_reaped(tmp_path: Path) -> None:
-    exited = "os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)\n"
-    late = _DRIVE.replace("run_driver._supervise(", f"{exited}run_driver._supervise(")
-    code, [event] = drive(tmp_path, REAPED_DAEMON, late)
+    code, [event] = drive(tmp_path, REAPED_DAEMON, "late")
     assert (code, event["state"]) == (0, "succeeded")
 
 
@@ -186,66 +145,31 @@ def test_the_hint_has_the_absolute_path_of_what_a_server_has_not_found(tmp_path:
     assert _path_hint(plan, "NotFoundError: .; No such file or directory"), "no error of the driver"
 
 
-_LEAVES_A_LISTENER = """
-supervised_program._hand_over_trap(link)
-os.dup2(outputs[0], 1)
-if os.fork() == 0:
-    os.setsid()
-    while os.path.exists(f"/proc/{parent}"):
-        time.sleep(0.01)
-    try:
-        socket.socket().listen()
-    except OSError as error:
-        (folder / "listened").write_text(error.strerror)
-    os._exit(0)
-report_end(0)
-"""
-
-
 def test_a_process_that_the_program_has_left_does_not_wait_for_ever_to_listen(tmp_path: Path) -> None:
     """The process that records what it prints has the trap of its listen(), which no process handles any more."""
-    driver = _DRIVE.replace("None, None, print)", "None, [], print)")
-    subprocess.run([sys.executable, "-c", driver, str(tmp_path), _LEAVES_A_LISTENER], cwd=ROOT, timeout=60, check=True)
+    source = "leave_listener(parent, link, outputs); report_end(0)"
+    subprocess.run([*DRIVE, str(tmp_path), source, "trapped"], timeout=60, check=True)
     wait_for(lambda: (tmp_path / "listened").exists())
 
 
-_READY = """
-signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
-def handled():
-    with open(f"/proc/{os.getppid()}/status") as status:
-        return int(next(line for line in status if line.startswith("SigCgt")).split()[1], 16) >> signal.SIGTERM - 1 & 1
-while not handled():
-    time.sleep(0.01)
-print("ready", flush=True)
-time.sleep(600)
-"""
+@contextmanager
+def ready(folder: Path, source: str) -> Iterator[Command]:
+    """A driver whose program executes some Python and waits, when both would handle SIGTERM."""
+    with running(*DRIVE, str(folder), f"{source}\nwait_until_ready()", stdout=subprocess.PIPE) as process:
+        assert sorted([process.stdout.readline(), process.stdout.readline()]) == ["driving\n", "ready\n"]
+        yield process
 
 
 def test_sigterm_is_passed_on_to_the_program(tmp_path: Path) -> None:
-    with running(sys.executable, "-c", _DRIVE, str(tmp_path), _READY, stdout=subprocess.PIPE, cwd=ROOT) as process:
-        assert process.stdout is not None
-        assert sorted([process.stdout.readline(), process.stdout.readline()]) == ["driving\n", "ready\n"]
+    with ready(tmp_path, "") as process:
         process.terminate()
         assert process.wait(60) == 143
     events = [json.loads(line) for line in (tmp_path / EVENTS).read_text().splitlines()]
     assert events == [{"event": "stopped", "result": None}], "the agent knows why it was told to end"
 
 
-_STARTS_A_CHILD = f"""
-signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the child inherits that
-child = os.fork()
-if child == 0:
-    time.sleep(600)
-(folder / "child").write_text(str(child))
-{_READY}
-"""
-
-
 def test_what_a_program_has_started_ends_with_it_if_it_is_terminated(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", _DRIVE, str(tmp_path), _STARTS_A_CHILD]
-    with running(*command, stdout=subprocess.PIPE, cwd=ROOT) as process:
-        assert process.stdout is not None
-        assert sorted([process.stdout.readline(), process.stdout.readline()]) == ["driving\n", "ready\n"]
+    with ready(tmp_path, "start_child()") as process:
         child = ProcessHandle.from_pid(int((tmp_path / "child").read_text()))
         assert child is not None
         try:
