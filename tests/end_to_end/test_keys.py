@@ -103,8 +103,8 @@ def check_keys(place: Place) -> None:
     folder.mkdir()
     (folder / "show.py").write_text(SHOW)
     commands = {
-        "run": ("run", "show.py"),
-        "launch": ("launch", "show.py"),
+        "run": ("run", "script", "--cold", "show.py"),
+        "launch": ("launch", "--cold", "show.py"),
         "exec": ("exec", "--on", host, "--", sys.executable, "-c", SHOW),
     }
     seen = {}

@@ -5,70 +5,36 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import COMMAND, Sandbox, read_until, wait_for
+from tests.conftest import COMMAND, SCRIPTS, Sandbox, read_until, wait_for
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.process_mark import NO_MARK, processes_with_marks
 
-SUMMARY = """
-import tensorflow as tf
-tf.summary.create_file_writer("events").set_as_default()
-for step in range(5):
-    tf.summary.scalar("loss", 1.0 / (step + 1), step=step)
-"""
-CHECKPOINT = """
-import glob
-import tensorflow as tf
-variable = tf.Variable(tf.range(1000.0))
-checkpoint = tf.train.Checkpoint(variable=variable)
-checkpoint.save("async/ckpt", options=tf.train.CheckpointOptions(enable_async=True))
-"""
-
 
 @pytest.mark.slow
-def test_an_asynchronous_checkpoint_is_written_to_its_end(demo: Sandbox, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(CHECKPOINT)
-    demo("run", script, cwd=tmp_path)
-    script.write_text(
-        "import tensorflow as tf\n"
-        "variable = tf.Variable(tf.zeros(1000))\n"
-        "tf.train.Checkpoint(variable=variable).restore(tf.train.latest_checkpoint('async')).assert_consumed()\n"
-        "print('sum', float(tf.reduce_sum(variable)))\n"
-    )
-    assert "sum 499500.0" in demo("run", script, cwd=tmp_path).stdout
-
-
-@pytest.mark.slow
-def test_the_summaries_of_a_writer_that_is_not_closed_are_written(demo: Sandbox, tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SUMMARY)
-    demo("run", script, cwd=tmp_path)
-    read = "import sys, tensorflow as tf; print(len(list(tf.compat.v1.train.summary_iterator(sys.argv[1]))))"
-    [events] = (tmp_path / "events").iterdir()
-    printed = subprocess.run([sys.executable, "-c", read, events], check=True, capture_output=True, text=True).stdout
-    assert printed == "6\n", "the version of the format, and five values"
+def test_what_tensorflow_writes_in_threads_of_its_own_is_written_to_its_end(demo: Sandbox, tmp_path: Path) -> None:
+    """A checkpoint, and the summaries of a writer that is not closed."""
+    demo("run", SCRIPTS / "writes_late.py", cwd=tmp_path)
+    assert "sum 499500.0 records 6\n" in demo("run", SCRIPTS / "reads_late.py", cwd=tmp_path).stdout
 
 
 FORKS = """
 import os, sys, time
 if os.fork() == 0:
     sys.exit(3)
-time.sleep(11)  # longer than a program may take to end after it has said that it ends
+time.sleep(2)  # longer than a program may take to end after it has said that it ends
 print("the parent goes on", flush=True)
 sys.exit(4)
 """
 
 
-@pytest.mark.slow
-def test_a_child_that_a_script_has_forked_and_that_exits_does_not_end_the_run(demo: Sandbox) -> None:
-    demo.spec(FORKS, "forks.py")
-    result = demo("run", "forks.py", code=4)
+def test_a_child_that_a_script_has_forked_and_that_exits_does_not_end_the_run(sandbox: Sandbox) -> None:
+    soon = sandbox.with_settings({"DRIVER_EXIT_SECONDS": 0.5})
+    sandbox("up", sandbox.spec("jobs: {worker: {tasks: 1}}\n"), env=soon)
+    result = sandbox("run", "script", "--cold", sandbox.spec(FORKS, "forks.py"), code=4)
     assert result.stdout == "the parent goes on\n"
 
 
@@ -133,84 +99,35 @@ def test_what_a_script_executes_or_forks_does_not_count_as_the_clusters(demo: Sa
         os.kill(pid, signal.SIGKILL)
 
 
-# What an interpreter draws at random while it starts, while TensorFlow is imported, or when first asked.
-DRAWN = """
-import json, multiprocessing, os, random, secrets, tempfile, uuid
-import numpy
-import tensorflow as tf
-drawn = {
-    "random": random.random(),
-    "numpy": numpy.random.rand(),
-    "numpy generator": numpy.random.default_rng().random(),
-    "tf.random": tf.random.uniform([]).numpy().item(),
-    "tf.Generator": tf.random.Generator.from_non_deterministic_state().uniform([]).numpy().item(),
-    "tf shuffle": [int(x) for x in tf.random.shuffle(tf.range(100))],
-    "tf dataset": [int(x) for x in tf.data.Dataset.range(100).shuffle(100)],
-    "uuid1": str(uuid.uuid1()),
-    "uuid4": str(uuid.uuid4()),
-    "secrets": secrets.token_hex(),
-    "tempfile": os.path.basename(tempfile.mktemp()),
-    "authkey": bytes(multiprocessing.current_process().authkey).hex(),
-}
-with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-    drawn["session"] = float(session.run(tf.compat.v1.random_uniform([])))
-    drawn["incarnation"] = [device.incarnation for device in session.list_devices()]
-print("DRAWN" + json.dumps(drawn))
-"""
-
-
 def drawn(sandbox: Sandbox, *arguments: str) -> dict[str, object]:
-    lines = sandbox("run", *arguments).stdout.splitlines()
+    lines = sandbox("run", *arguments, SCRIPTS / "draws.py").stdout.splitlines()
     found: dict[str, object] = json.loads(next(line[5:] for line in lines if line.startswith("DRAWN")))
     return found
 
 
 def test_two_runs_draw_nothing_alike(demo: Sandbox) -> None:
-    demo.spec(DRAWN, "drawn.py")
-    first, second = drawn(demo, "drawn.py"), drawn(demo, "drawn.py")
+    first, second = drawn(demo), drawn(demo)
     assert [name for name in first if first[name] == second[name]] == []
 
 
 @pytest.mark.slow
 def test_a_seed_sets_the_generators_of_python_numpy_and_tensorflow(demo: Sandbox) -> None:
-    demo.spec(DRAWN, "drawn.py")
-    first, second, other = (drawn(demo, "script", "--seed", seed, "drawn.py") for seed in ("5", "5", "6"))
+    first, second, other = (drawn(demo, "script", "--seed", seed) for seed in ("5", "5", "6"))
     same = [name for name in first if first[name] == second[name]]
     assert same == ["random", "numpy", "tf.random", "tf shuffle", "tf dataset"]
     assert [name for name in same if first[name] == other[name]] == []
 
 
-TRAIN = """
-import os, sys, time
-import tensorflow as tf
-resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-strategy = tf.distribute.ParameterServerStrategy(resolver)
-with strategy.scope():
-    weight = tf.Variable(0.0)
-coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-@tf.function
-def step():
-    strategy.run(lambda: weight.assign_add(1.0))
-for _ in range(5):
-    coordinator.schedule(step)
-coordinator.join()
-print("weight", weight.numpy(), flush=True)
-while len(sys.argv) > 1 and not os.path.exists(sys.argv[1]):
-    time.sleep(0.05)
-"""
-
-
 @pytest.mark.slow
 def test_a_training_killed_with_its_worker_does_not_keep_the_next_ones_from_training(sandbox: Sandbox) -> None:
     """The ps remembers the context of a client that has gone for ten minutes."""
-    sandbox("up", sandbox.spec("name: train\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"))
-    sandbox.spec(TRAIN, "train.py")
-    command = sandbox.start("run", "train.py", "never")
+    sandbox("up", sandbox.spec("jobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n", warm=True))
+    command = sandbox.start("run", SCRIPTS / "trains.py", "never")
     read_until(command.stdout, "weight 5.0")
     os.kill(sandbox.task("worker:0")["pid"], signal.SIGKILL)
     wait_for(lambda: sandbox.task("worker:0", code=None)["restarts"])
     sandbox.wait_until("running")
-    at_once = [sandbox.start("run", "train.py") for _ in range(2)]
+    at_once = [sandbox.start("run", SCRIPTS / "trains.py") for _ in range(2)]
     for each in at_once:
         out, err = each.communicate(timeout=120)
         assert "weight 5.0" in out, err

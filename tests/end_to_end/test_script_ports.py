@@ -18,13 +18,13 @@ from tests.other_host import OtherHost, another_host
 
 #: The ways in which tests/scripts/listens.py listens.
 KINDS = {"chief", "server", "profiler", "socket", "fork", "exec"}
+PLAIN = {"socket", "fork", "exec"}
 
 
 @contextmanager
-def listening_script(sandbox: Sandbox) -> Iterator[dict[str, int]]:
+def listening_script(sandbox: Sandbox, *words: str | Path) -> Iterator[dict[str, int]]:
     """A run that listens in every way; its ports by the way."""
-    sandbox.spec((SCRIPTS / "listens.py").read_text(), "listens.py")
-    command = sandbox.start("run", "listens.py", stderr=subprocess.STDOUT)
+    command = sandbox.start("run", *words, stderr=subprocess.STDOUT)
     yield json.loads(read_until(command.stdout, "PORTS")[-1].removeprefix("PORTS"))
     (sandbox.folder / "go").touch()
     assert command.wait(60) == 0
@@ -34,7 +34,7 @@ def listening_script(sandbox: Sandbox) -> Iterator[dict[str, int]]:
 @pytest.mark.needs("network")
 def test_only_this_machine_can_connect_to_a_script(demo: Sandbox) -> None:
     with another_host() as other:
-        assert answers(demo, other) == dict.fromkeys(KINDS, "ConnectionRefusedError")
+        assert answers(demo, other, SCRIPTS / "listens.py") == dict.fromkeys(KINDS, "ConnectionRefusedError")
 
 
 @pytest.mark.slow
@@ -43,14 +43,15 @@ def test_every_machine_can_connect_to_an_open_cluster_and_its_scripts(sandbox: S
     sandbox("up", sandbox.spec("name: net\nnetwork: open\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 1}\n"))
     ports = [int(address.rpartition(":")[2]) for address in sandbox.tasks("address").values()]
     with another_host() as other:
-        assert answers(sandbox, other) == dict.fromkeys(KINDS, "connected")
+        script = ("script", "--cold", SCRIPTS / "listens.py", "plain")
+        assert answers(sandbox, other, *script) == dict.fromkeys(PLAIN, "connected")
         assert [other.dial(port) for port in ports] == ["connected"] * 2
-    sandbox("run", "pi", "--samples", "1000")
+    assert len(sandbox.json("devices")) == 2
 
 
-def answers(sandbox: Sandbox, other: OtherHost) -> dict[str, str]:
+def answers(sandbox: Sandbox, other: OtherHost, *words: str | Path) -> dict[str, str]:
     """How the ports of a script, which all answer on loopback, answer to another host."""
-    with listening_script(sandbox) as ports:
+    with listening_script(sandbox, *words) as ports:
         for port in ports.values():
             socket.create_connection(("127.0.0.1", port), 5).close()
         return {kind: other.dial(port) for kind, port in ports.items()}
@@ -68,30 +69,10 @@ def test_a_bundled_program_is_trapped(demo: Sandbox) -> None:
     demo("cancel", run)
 
 
-_DAEMON = """
-import json, os, socket, time
-
-if os.fork() == 0:
-    parent = os.getpid()
-    if os.fork() == 0:
-        os.setsid()
-        while os.getppid() == parent:
-            time.sleep(0.01)
-        listener = socket.create_server(("", 0))
-        device = listener.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16).rstrip(bytes(1)).decode()
-        print("DAEMON", json.dumps([os.getpid(), os.getppid(), device]), flush=True)
-    os._exit(0)
-os.wait()
-while not os.path.exists("go"):
-    time.sleep(0.05)
-"""
-
-
 @pytest.mark.slow
 def test_the_driver_is_the_parent_of_daemons_and_restricts_their_ports(demo: Sandbox) -> None:
     """Where Yama restricts ptrace, only an ancestor can duplicate a socket: the orphan of a script needs one."""
-    demo.spec(_DAEMON, "daemon.py")
-    command = demo.start("run", "daemon.py", stderr=subprocess.STDOUT)
+    command = demo.start("run", SCRIPTS / "leaves_daemon.py", stderr=subprocess.STDOUT)
     daemon, parent, device = json.loads(read_until(command.stdout, "DAEMON")[-1].removeprefix("DAEMON"))
     run = demo.json("runs", "-n", "1")[0]["run"]
     assert demo.processes()[parent] == f"tfcluster: demo {run}"
@@ -100,27 +81,6 @@ def test_the_driver_is_the_parent_of_daemons_and_restricts_their_ports(demo: San
     assert command.poll() is None
     (demo.folder / "go").touch()
     assert command.wait(60) == 0
-
-
-def check_that_cancel_leaves_no_child(sandbox: Sandbox) -> None:
-    sandbox.spec(
-        "import signal, subprocess, sys, time\n"
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"  # children inherit that
-        "subprocess.Popen(['sleep', '600'])\n"
-        "print('on', flush=True)\n"
-        "time.sleep(600)\n",
-        "parent.py",
-    )
-    run = sandbox("run", "--detach", "parent.py").stdout.strip()
-    wait_for(lambda: "on" in sandbox("logs", run).stdout)
-    assert "sleep 600" in sandbox.processes().values()
-    sandbox("cancel", run)
-    wait_for(lambda: "sleep 600" not in sandbox.processes().values())
-    assert sandbox.json("runs")[-1]["state"] == "cancelled"
-
-
-def test_a_script_that_is_cancelled_leaves_no_child(demo: Sandbox) -> None:
-    check_that_cancel_leaves_no_child(demo)
 
 
 # As on a machine on which the driver gets no processor for a second.
@@ -135,11 +95,24 @@ SupervisedProgram.kill = kill_late
 """
 
 
-@pytest.mark.slow
-def test_a_driver_that_is_late_still_kills_the_children_of_a_script(sandbox: Sandbox) -> None:
+def test_a_script_that_is_cancelled_leaves_no_child_even_if_its_driver_is_late(sandbox: Sandbox) -> None:
     late = sandbox.with_fault("tfcluster.processes.runs.supervised_program", _KILLS_LATE)
-    sandbox("up", sandbox.spec("name: late\njobs: {worker: {tasks: 1}}\n"), env=late)
-    check_that_cancel_leaves_no_child(sandbox)
+    soon = sandbox.with_settings({"DRIVER_TERMINATE_SECONDS": 0.5})
+    sandbox("up", sandbox.spec("jobs: {worker: {tasks: 1}}\n"), env={**late, **soon})
+    sandbox.spec(
+        "import signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"  # children inherit that
+        "subprocess.Popen(['sleep', '600'])\n"
+        "print('on', flush=True)\n"
+        "time.sleep(600)\n",
+        "parent.py",
+    )
+    run = sandbox("run", "script", "--cold", "--detach", "parent.py").stdout.strip()
+    wait_for(lambda: "on" in sandbox("logs", run).stdout)
+    assert "sleep 600" in sandbox.processes().values()
+    sandbox("cancel", run)
+    wait_for(lambda: "sleep 600" not in sandbox.processes().values())
+    assert sandbox.json("runs")[-1]["state"] == "cancelled"
 
 
 @pytest.mark.slow

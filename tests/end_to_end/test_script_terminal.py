@@ -1,4 +1,7 @@
-"""A script at a terminal: it reads what is typed, Ctrl-C and Ctrl-Z are its, and its terminal has the window's size."""
+"""A script at a terminal: it reads what is typed, Ctrl-C and Ctrl-Z are its, and its terminal has the window's size.
+
+And commands whose standard streams are closed, full, or cannot encode text, or whose limits are too low.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +15,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from tests.conftest import Sandbox
-
-SCRIPT = """
-import getpass, os, signal
-
-def show_size(*_):
-    print("size", *os.get_terminal_size(), flush=True)
-
-signal.signal(signal.SIGWINCH, show_size)
-signal.signal(signal.SIGCONT, lambda *_: print("continued", flush=True))
-show_size()
-print("[name]", input("name? "))
-print("[password]", getpass.getpass("password? "))
-print("[line]", input("line? "))
-input("interrupt me: ")
-"""
+from tests.conftest import SCRIPTS, Result, Sandbox, mostly_slow
 
 
 @pytest.fixture
@@ -40,13 +28,12 @@ def shell(demo: Sandbox) -> Iterator[pexpect.spawn[str]]:
     child.close(force=True)
 
 
-def run(shell: pexpect.spawn[str], demo: Sandbox, text: str) -> None:
-    script: Path = demo.spec(text, "at_a_terminal.py")
+def run(shell: pexpect.spawn[str], demo: Sandbox, script: Path) -> None:
     shell.sendline(shlex.join([*demo.command, "run", str(script)]))
 
 
 def test_a_script_has_the_commands_terminal(demo: Sandbox, shell: pexpect.spawn[str]) -> None:
-    run(shell, demo, SCRIPT)
+    run(shell, demo, SCRIPTS / "asks.py")
     shell.expect_exact("size 100 40\r\n")
     shell.expect_exact("name? ")
     shell.sendline("Ada")
@@ -79,7 +66,9 @@ def test_a_script_has_the_commands_terminal(demo: Sandbox, shell: pexpect.spawn[
     shell.sendline("echo code $?")
     shell.expect_exact("code 130\r\n")
     # A shell ends a loop if the command has ended by SIGINT itself.
-    shell.sendline(f"for number in 1 2; do {shlex.join([*demo.command, 'run', 'at_a_terminal.py'])}; done; echo over")
+    shell.sendline(
+        f"for number in 1 2; do {shlex.join([*demo.command, 'run', str(SCRIPTS / 'asks.py')])}; done; echo over"
+    )
     shell.expect_exact("name? ")
     shell.sendcontrol("c")
     shell.expect("KeyboardInterrupt(\x1b\\[0m)?\r\n")  # in colour since Python 3.13
@@ -89,7 +78,7 @@ def test_a_script_has_the_commands_terminal(demo: Sandbox, shell: pexpect.spawn[
 
 def test_files_in_the_folder_of_a_run_are_for_this_user_alone(demo: Sandbox, shell: pexpect.spawn[str]) -> None:
     """Those of an agent too, which has the umask of the shell that started it."""
-    run(shell, demo, SCRIPT)
+    run(shell, demo, SCRIPTS / "asks.py")
     shell.expect_exact("name? ")
     shell.setwinsize(30, 90)
     shell.expect_exact("size 90 30\r\n")
@@ -128,7 +117,7 @@ def test_what_a_script_writes_to_a_terminal_is_what_python_writes(demo: Sandbox)
 
 
 def test_a_script_that_is_stopped_is_cancelled_with_its_command(demo: Sandbox, shell: pexpect.spawn[str]) -> None:
-    run(shell, demo, "import time\nprint('on', flush=True)\ntime.sleep(600)\n")
+    run(shell, demo, demo.spec("import time\nprint('on', flush=True)\ntime.sleep(600)\n", "waits.py"))
     shell.expect_exact("on\r\n")
     shell.sendcontrol("z")
     shell.expect_exact("Stopped")
@@ -149,3 +138,43 @@ def test_a_terminal_of_another_session_is_read_like_a_pipe(demo: Sandbox) -> Non
     finally:
         os.close(master)
         os.close(terminal)
+
+
+SPEC = "jobs: {worker: {tasks: 1}}\n"
+
+
+def execute(sandbox: Sandbox, arguments: str, before: str = "") -> Result:
+    """Run a command by a shell, which closes its streams or lowers its limits."""
+    return sandbox.execute("bash", "-c", f"{before}exec {shlex.join(sandbox.command)} {arguments}")
+
+
+@pytest.mark.parametrize("closed", mostly_slow([">&-", "<&- >&- 2>&-"], fast=[">&-"]))
+def test_closed_streams_are_no_error(sandbox: Sandbox, closed: str) -> None:
+    (sandbox.folder / "cluster.yaml").write_text(SPEC)
+    for command in ("validate", "up", "status", "logs", "--help", "down"):
+        result = execute(sandbox, f"{command} {closed}")
+        assert result.returncode == 0, (command, result.stderr)
+        assert "AttributeError" not in result.stderr
+    assert (sandbox.folder / "cluster.yaml").read_text() == SPEC
+
+
+def test_a_result_that_a_stream_cannot_encode_is_escaped(demo: Sandbox) -> None:
+    result = demo("run", "pi", "--samples", "1e4", "--seed", "1", env={"PYTHONIOENCODING": "ascii"})
+    assert result.stdout.startswith("pi = 3.121 \\xb1 0.017 (standard error)")
+
+
+def test_output_that_cannot_be_written_is_no_mistake_of_ours(demo: Sandbox) -> None:
+    result = execute(demo, "logs > /dev/full")
+    assert (result.returncode, result.stderr) == (1, "error: No space left on device\n")
+
+
+def test_a_limit_that_is_too_low_is_named(sandbox: Sandbox) -> None:
+    (sandbox.folder / "cluster.yaml").write_text(SPEC)
+    result = execute(sandbox, "up", before="ulimit -n 10; ")
+    assert (result.returncode, result.stderr.splitlines()[-2:]) == (
+        1,
+        ["error: Too many open files", "hint: The limit on open files is too low: raise it with `ulimit -n 1024`."],
+    )
+    result = execute(sandbox, "up", before="ulimit -v 400000; ")
+    assert result.returncode == 1
+    assert "hint: The limit on memory (`ulimit -v`) is too low." in result.stderr

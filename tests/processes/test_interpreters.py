@@ -46,11 +46,33 @@ def test_the_active_environment_is_that_of_the_command(plan: RunPlan, tmp_path: 
     assert choose(replace(plan, caller=None), active) == (None, ""), "the agent's on another host is not the user's"
 
 
-def test_an_environment_that_does_not_fit(plan: RunPlan, tmp_path: Path) -> None:
-    other = {**os.environ, "CONDA_PREFIX": str(make_environment(tmp_path / "other", tensorflow="1.0.0"))}
-    expected = f"the active environment, {tmp_path}/other, has TensorFlow 1.0.0, and the cluster has {VERSION}: "
-    assert choose(plan, other)[1].startswith(expected)
-    assert choose(plan, {**other, "CONDA_DEFAULT_ENV": "base"}) == (None, ""), "it is active in every shell"
+@pytest.mark.parametrize(
+    ("tensorflow", "reason"),
+    [
+        ("1.0.0", f"has TensorFlow 1.0.0, and the cluster has {VERSION}"),
+        (None, f"has no TensorFlow, and the cluster has {VERSION}"),
+        ("no python", "cannot be used ({}/bin/python: No such file or directory)"),
+    ],
+)
+def test_an_environment_that_does_not_fit(plan: RunPlan, tmp_path: Path, tensorflow: str | None, reason: str) -> None:
+    folder = tmp_path / "environment"
+    if tensorflow == "no python":
+        folder.mkdir()
+    else:
+        make_environment(folder, tensorflow=tensorflow)
+    active = {**os.environ, "CONDA_PREFIX": str(folder)}
+    assert choose(plan, active) == (
+        None,
+        f"the active environment, {folder}, {reason.format(folder)}: the script runs with the cluster's Python, "
+        f"as with `--python {sys.executable}`",
+    )
+    assert choose(plan, {**active, "CONDA_DEFAULT_ENV": "base"}) == (None, ""), "it is active in every shell"
+
+
+def test_the_clusters_own_environment_is_no_other(plan: RunPlan, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(sys.prefix)
+    for folder in (sys.prefix, tmp_path / "link"):
+        assert choose(plan, {**os.environ, "VIRTUAL_ENV": str(folder)}) == (None, "")
 
 
 def test_a_python_that_the_user_names(plan: RunPlan, tmp_path: Path) -> None:

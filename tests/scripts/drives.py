@@ -76,7 +76,7 @@ def leave_listener(parent: int, link: socket.socket, outputs: tuple[int, ...]) -
         os._exit(0)
 
 
-supervised_program._execute = run_program
+supervised_program._execute = run_program  # type: ignore[assignment]
 daemonize.become_subreaper()
 poll = select.poll()
 recorder = stored_output.OutputRecorder(job.folder)

@@ -1,4 +1,7 @@
-"""Listens on a port in each way that a program may, prints `PORTS {kind: port}`, and ends when there is a file `go`."""
+"""Listens on a port in each way that a program may, prints `PORTS {kind: port}`, and ends when there is a file `go`.
+
+With the argument `plain` it does so without TensorFlow.
+"""
 
 import json
 import multiprocessing
@@ -9,8 +12,6 @@ import socket
 import subprocess
 import sys
 import time
-
-import tensorflow as tf
 
 
 def listen(connection: "multiprocessing.connection.Connection[int, int] | None" = None) -> socket.socket:
@@ -28,13 +29,16 @@ def free_port() -> int:
 
 
 ports: dict[str, int] = {}
-cluster = json.loads(os.environ["TF_CONFIG"])["cluster"]
-ports["chief"] = int(cluster["chief"][0].rpartition(":")[2])
-strategy = tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
-server = tf.distribute.Server({"local": ["localhost:0"]})
-ports["server"] = int(server.target.rpartition(":")[2])
-ports["profiler"] = free_port()
-tf.profiler.experimental.server.start(ports["profiler"])  # holds the interpreter's lock while it listens
+if sys.argv[1:] != ["plain"]:
+    import tensorflow as tf
+
+    cluster = json.loads(os.environ["TF_CONFIG"])["cluster"]
+    ports["chief"] = int(cluster["chief"][0].rpartition(":")[2])
+    strategy = tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
+    server = tf.distribute.Server({"local": ["localhost:0"]})
+    ports["server"] = int(server.target.rpartition(":")[2])
+    ports["profiler"] = free_port()
+    tf.profiler.experimental.server.start(ports["profiler"])  # holds the interpreter's lock while it listens
 listener = listen()
 ports["socket"] = listener.getsockname()[1]
 ours, theirs = multiprocessing.Pipe()
