@@ -10,20 +10,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.conftest import Sandbox
+from tests.conftest import SCRIPTS, Sandbox
 
+W0, W1, PS = "/job:worker/task:0/device:CPU:0", "/job:worker/task:1/device:CPU:0", "/job:ps/task:0/device:CPU:0"
 _GRAPH = ("run", "graph", "--device", "y1=/job:worker/task:0", "--device", "y2=/job:worker/task:1")
-_SCRIPT = """
-import os
-import tensorflow as tf
-with tf.Graph().as_default() as graph:
-    with tf.device("/job:worker/task:1/device:CPU:0"):
-        answer = tf.identity(tf.compat.v1.placeholder_with_default(6.0, []) * 7.0, name="answer")
-    filters = ["/job:worker"]
-    config = tf.compat.v1.ConfigProto(device_filters=filters, log_device_placement=True)
-    with tf.compat.v1.Session(os.environ["TFCLUSTER_MASTER"], config=config) as session:
-        print(session.run(answer))
-"""
 
 
 def events(lines: list[Any], kind: str) -> list[dict[str, Any]]:
@@ -65,6 +55,15 @@ def test_people_see_a_line_for_each_and_a_summary_for_each_device(demo: Sandbox)
     rows = [line.split(maxsplit=2) for line in lines[heading + 1 : lines.index("", heading)]]
     assert sum(int(row[1]) for row in rows) == sum("  " in line and line.endswith(")") for line in lines[:heading])
     assert "Sub" in next(row[2] for row in rows if row[0] == "/job:worker/task:1/device:CPU:0")
+    result = lines[lines.index("y = 238") :]
+    assert [line.split() for line in result[3:8]] == [
+        ["OPERATION", "VALUE", "RAN", "ON"],
+        ["x", "2", W0],
+        ["y1", "302", W0],
+        ["y2", "-64", W1],
+        ["y", "238", W1],
+    ]
+    assert [line.split()[0] for line in result[9:]] == ["DEVICE", W0, W1]
 
 
 @pytest.mark.slow
@@ -88,9 +87,7 @@ def test_every_program_reports_its_placements(demo: Sandbox) -> None:
 
 
 def test_a_script_reports_what_it_does_by_tfcluster_and_servers_print_the_rest(demo: Sandbox) -> None:
-    path = demo.folder / "six_by_seven.py"
-    path.write_text(_SCRIPT)
-    output = demo.json_lines("run", "--log-placement", path)
+    output = demo.json_lines("run", "--log-placement", SCRIPTS / "six_by_seven.py")
     assert events(output, "placement") == []
     assert any("`tfcluster logs --placement`" in note for note in output[-1]["notes"])
     found = devices(events(demo.json_lines("logs", "--placement"), "placement"))
@@ -98,7 +95,7 @@ def test_a_script_reports_what_it_does_by_tfcluster_and_servers_print_the_rest(d
     lines = demo("logs", "--placement", "--no-prefix").stdout.splitlines()
     assert lines.count("/job:worker/task:1/device:CPU:0  answer (Identity)") == 1
     assert all(" (" in line for line in lines)
-    path.write_text("import tfcluster as t\nprint(int(t.map_reduce(lambda shard: shard * 2, shards=4)))")
+    path = demo.spec("import tfcluster as t\nprint(int(t.map_reduce(lambda shard: shard * 2, shards=4)))", "doubles.py")
     output = demo.json_lines("run", "--log-placement", path)
     placements = events(output, "placement")
     assert {"Mul"} <= {event["type"] for event in placements}
@@ -126,9 +123,6 @@ def test_the_placed_graph_is_drawn(demo: Sandbox, tmp_path: Path) -> None:
     assert "does not end in .svg, .dot" in refused
     detached = demo("run", "graph", "--placement-graph", path, "--detach", code=2).stderr
     assert "cannot be combined with --detach" in detached
-
-
-W0, W1, PS = "/job:worker/task:0/device:CPU:0", "/job:worker/task:1/device:CPU:0", "/job:ps/task:0/device:CPU:0"
 
 
 def test_the_default_is_split_over_the_workers(demo: Sandbox) -> None:
@@ -159,16 +153,3 @@ def test_a_missing_gpu(demo: Sandbox) -> None:
     asked = "/job:worker/task:1/device:GPU:0"
     error = demo("run", "graph", "--device", f"y2={asked}", "--strict", code=1).stderr
     assert error.startswith(f"error: y2 asks for {asked}, which the cluster does not have\nhint: ")
-
-
-def test_for_people(demo: Sandbox) -> None:
-    lines = demo("run", "graph", "--device", "y2=/job:ps").stdout.splitlines()
-    assert lines[0] == "y = 238"
-    assert [line.split() for line in lines[3:8]] == [
-        ["OPERATION", "VALUE", "RAN", "ON"],
-        ["x", "2", W0],
-        ["y1", "302", W1],
-        ["y2", "-64", PS],
-        ["y", "238", W1],
-    ]
-    assert [line.split()[0] for line in lines[9:]] == ["DEVICE", PS, W0, W1]

@@ -8,7 +8,7 @@ import shlex
 import pytest
 from click.testing import CliRunner
 
-from tests.conftest import COMMAND, Sandbox, files_of
+from tests.conftest import COMMAND, SCRIPTS, Sandbox, files_of
 from tfcluster.cli.main import cli
 
 
@@ -26,25 +26,11 @@ def test_the_output_and_exit_code_of_a_script(demo: Sandbox) -> None:
     assert (attached.stdout, attached.stderr) == ("out\n", "err\n")
 
 
-# What each command says of variables that it does not read, if it is called in the script.
-NOTES = """
-import click
-from tfcluster.cli.main import cli
-from tfcluster.cli.variables import describe_unread
-
-context = click.Context(cli, info_name="tfcluster", auto_envvar_prefix="TFCLUSTER")
-for context.invoked_subcommand in cli.list_commands(context):
-    print(end=describe_unread(context))
-print("asked")
-"""
-
-
 @pytest.mark.parametrize("command", ["run", "launch --each ps"])
 def test_a_script_that_calls_commands_is_told_of_no_variable_that_tfcluster_has_set(
     demo: Sandbox, command: str
 ) -> None:
-    demo.spec(NOTES, "notes.py")
-    result = demo(*command.split(), "notes.py")
+    result = demo(*command.split(), SCRIPTS / "notes.py")
     assert (result.stdout.rpartition(" | ")[2], result.stderr) == ("asked\n", "")
 
 

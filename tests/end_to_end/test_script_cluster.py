@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
+import pytest
+
 from tests.clusters import Cluster
-from tests.conftest import SCRIPTS, Sandbox
-
-SESSIONS = """
-import tensorflow.compat.v1 as tf
-
-resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-with tf.Graph().as_default():
-    with tf.device(tf.train.replica_device_setter(cluster=resolver.cluster_spec())):
-        step = tf.train.get_or_create_global_step()
-        advance = tf.assign_add(step, 1)
-    hooks = [tf.train.StopAtStepHook(3)]
-    with tf.train.MonitoredTrainingSession(resolver.master(), is_chief=True, hooks=hooks) as session:
-        while not session.should_stop():
-            print("step", session.run(advance))
-with tf.Graph().as_default(), tf.Session(resolver.master()) as session:
-    print("sum", session.run(tf.constant(1) + 2))
-"""
-
+from tests.conftest import SCRIPTS, Sandbox, read_until, wait_for
 
 CLUSTER = Cluster(
     """name: guide
@@ -36,8 +24,7 @@ jobs:
 
 
 def test_a_parameter_server_strategy_has_the_script_as_its_chief(cluster: Sandbox) -> None:
-    cluster.spec((SCRIPTS / "guide_strategy.py").read_text(), "strategy.py")
-    result = cluster("run", "script", "--timeout", "80", "strategy.py")
+    result = cluster("run", "script", "--timeout", "80", SCRIPTS / "guide_strategy.py")
     printed = [line for line in result.stdout.splitlines() if line.startswith(("weight", "sums"))]
     assert printed == ["weight 10.0 /job:ps/replica:0/task:0/device:CPU:0", "sums of batches: True"]
     assert "note: TF_CONFIG leaves out tuner: strategies refuse other jobs" in result.stderr
@@ -45,27 +32,20 @@ def test_a_parameter_server_strategy_has_the_script_as_its_chief(cluster: Sandbo
     assert "cuInit" not in result.stdout + result.stderr, "the fork server has looked for GPUs already"
 
 
-# Whether it runs in a fork of the fork server, which no fresh interpreter imports.
-LOOK = "import sys\nprint('tfcluster.processes.runs.fork_server' in sys.modules)\n"
-
-
 def test_a_session_connects_to_the_server_of_the_chief(cluster: Sandbox) -> None:
-    cluster.spec(SESSIONS, "sessions.py")
-    printed = cluster("run", "script", "--timeout", "80", "sessions.py").stdout.splitlines()
+    printed = cluster("run", "script", "--timeout", "80", SCRIPTS / "sessions.py").stdout.splitlines()
     assert [line for line in printed if line.startswith(("step", "sum"))] == ["step 1", "step 2", "step 3", "sum 3"]
 
 
-def test_a_fresh_interpreter_if_it_is_asked_for(cluster: Sandbox) -> None:
-    cluster.spec(LOOK, "look.py")
-    assert cluster("run", "script", "--cold", "look.py").stdout == "False\n"
-
-
-def test_a_fresh_interpreter_if_a_module_in_the_folder_hides_an_imported_one(cluster: Sandbox) -> None:
-    cluster.spec(LOOK, "look.py")
-    (cluster.folder / "wrapt.npy").touch()  # no module: data that has the name of one
-    assert cluster("run", "look.py").stdout == "True\n"
-    (cluster.folder / "wrapt.py").touch()
-    try:
-        assert cluster("run", "look.py").stdout == "False\n"
-    finally:
-        (cluster.folder / "wrapt.py").unlink()
+@pytest.mark.slow
+def test_a_training_killed_with_its_worker_does_not_keep_the_next_ones_from_training(cluster: Sandbox) -> None:
+    """The ps remembers the context of a client that has gone for ten minutes."""
+    command = cluster.start("run", SCRIPTS / "trains.py", "never")
+    read_until(command.stdout, "weight 5.0")
+    os.kill(cluster.task("worker:0")["pid"], signal.SIGKILL)
+    wait_for(lambda: cluster.task("worker:0", code=None)["restarts"])
+    cluster.wait_until("running")
+    at_once = [cluster.start("run", SCRIPTS / "trains.py") for _ in range(2)]
+    for each in at_once:
+        out, err = each.communicate(timeout=120)
+        assert "weight 5.0" in out, err

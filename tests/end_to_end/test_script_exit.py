@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import COMMAND, SCRIPTS, Sandbox, read_until, wait_for
+from tests.conftest import COMMAND, SCRIPTS, Sandbox, wait_for
 from tfcluster.os.process_handle import ProcessHandle
 from tfcluster.process_mark import NO_MARK, processes_with_marks
 
@@ -118,21 +118,6 @@ def test_a_seed_sets_the_generators_of_python_numpy_and_tensorflow(demo: Sandbox
     assert [name for name in same if first[name] == other[name]] == []
 
 
-@pytest.mark.slow
-def test_a_training_killed_with_its_worker_does_not_keep_the_next_ones_from_training(sandbox: Sandbox) -> None:
-    """The ps remembers the context of a client that has gone for ten minutes."""
-    sandbox("up", sandbox.spec("jobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n", warm=True))
-    command = sandbox.start("run", SCRIPTS / "trains.py", "never")
-    read_until(command.stdout, "weight 5.0")
-    os.kill(sandbox.task("worker:0")["pid"], signal.SIGKILL)
-    wait_for(lambda: sandbox.task("worker:0", code=None)["restarts"])
-    sandbox.wait_until("running")
-    at_once = [sandbox.start("run", SCRIPTS / "trains.py") for _ in range(2)]
-    for each in at_once:
-        out, err = each.communicate(timeout=120)
-        assert "weight 5.0" in out, err
-
-
 GARBAGE = """
 import os, stat, sys
 for fd in map(int, os.listdir("/proc/self/fd")):
@@ -161,24 +146,11 @@ def test_sigterm_leaves_a_script_its_own_exit_code(demo: Sandbox) -> None:
     assert (last["state"], last["result"]) == ("cancelled", {"exit_code": 7})
 
 
-SAVES = """
-import signal, sys, time
-def save(*_):
-    time.sleep(4)  # longer than a run has that is cancelled
-    open("checkpoint", "w").write("all")
-    sys.exit(143)
-signal.signal(signal.SIGTERM, save)
-print("trains", flush=True)
-time.sleep(1000)
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["run", "launch"])
 def test_a_run_can_save_its_state_when_its_host_shuts_down(demo: Sandbox, command: str) -> None:
-    demo.spec(SAVES, "saves.py")
     (demo.folder / "checkpoint").unlink(missing_ok=True)
-    process = demo.start(command, *(["--each", "ps"] if command == "launch" else []), "saves.py")
+    process = demo.start(command, *(["--each", "ps"] if command == "launch" else []), SCRIPTS / "saves.py")
     assert process.stdout.readline().endswith("trains\n")
     os.kill(demo.agent(), signal.SIGPWR)  # as the container of a pod does
     _, error = process.communicate(timeout=60)

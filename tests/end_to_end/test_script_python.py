@@ -135,13 +135,12 @@ def test_the_members_of_a_launch_run_with_it_too(demo: Sandbox, environments: di
 
 def test_a_package_that_is_missing(demo: Sandbox, environments: dict[str, Path], script: Path) -> None:
     script.write_text("import only_here\n")
-    error = "error: show.py failed: ModuleNotFoundError: No module named 'only_here'\nhint: "
-    python, active = environments["none"] / "bin" / "python", {"VIRTUAL_ENV": str(environments["own"])}
+    python = environments["none"] / "bin" / "python"
     assert demo("run", "--python", python, script).stderr == ""
-    assert "error: " not in demo("run", script, env=active).stderr
     failed = demo.execute(*demo.command, "run", script)  # its traceback is the script's own
     assert failed.stderr.endswith(
-        f"{error}{sys.executable} does not have only_here. Install it with `{sys.executable} -m pip install PACKAGE`, "
+        "error: show.py failed: ModuleNotFoundError: No module named 'only_here'\n"
+        f"hint: {sys.executable} does not have only_here. Install it with `{sys.executable} -m pip install PACKAGE`, "
         "or choose another Python with `--python PATH`.\n"
     )
     assert failed.returncode == 1

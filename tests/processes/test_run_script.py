@@ -85,6 +85,7 @@ def test_variables_that_the_script_names(plan: RunPlan, tmp_path: Path, line: st
 def test_a_module_beside_the_script_that_hides_an_imported_one(plan: RunPlan, tmp_path: Path, neighbour: str) -> None:
     (tmp_path / "own.py").touch()
     (tmp_path / "json").mkdir()  # no package
+    (tmp_path / "pytest.npy").touch()  # no module
     (tmp_path / "tfcluster").mkdir()
     (tmp_path / "tfcluster" / "__init__.py").touch()  # as in a clone: a fresh interpreter imports the cluster's too
     assert not is_fresh(plan)
