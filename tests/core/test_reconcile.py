@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.core.clusters import apply_plan, observed_on, observed_state, restart_task, topology_of, up, with_ports
+from tests.core.clusters import apply_plan, observed_on, restart_task, topology_of, up
 from tfcluster.core.plan import ActionKind, PlannedAction, plan
-from tfcluster.core.reconcile import ObservedState, merge_with_observed, scale
+from tfcluster.core.reconcile import merge_with_observed, scale
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.serialization import decode, to_json
 
 PS = "/job:ps/task:0"
 
@@ -24,67 +23,9 @@ def workers(count: int, limit: int | None = None) -> str:
     return f"jobs: {{ps: {{tasks: 1}}, worker: {{tasks: {count}{f', max: {limit}' if limit else ''}}}}}"
 
 
-def kinds(desired: ClusterTopology, observed: ObservedState) -> list[tuple[str, str]]:
-    return [(each.kind.value, each.task.short if each.task else "") for each in apply_plan(desired, observed)[1]]
-
-
 def places(topology: ClusterTopology) -> dict[str, int | None]:
     """The ports that are kept for tasks that do not run."""
     return {task.short: task.port for task in topology.reserved}
-
-
-def test_max_reserves_addresses_that_servers_know_and_programs_do_not() -> None:
-    topology = up(workers(2, 4)).topology
-    assert places(topology) == {"worker:2": 2225, "worker:3": 2226}
-    assert topology.addresses() == {"ps": ["localhost:2222"], "worker": ["localhost:2223", "localhost:2224"]}
-    assert topology.known_addresses()["worker"] == [f"localhost:{port}" for port in (2223, 2224, 2225, 2226)]
-    assert topology.ports_on("localhost") == {2222, 2223, 2224, 2225, 2226}
-    assert topology.max == {"worker": 4}
-
-
-def test_what_is_removed_keeps_its_address_as_long_as_a_server_knows_it() -> None:
-    observed, _ = apply_plan(topology_of(workers(2)), up(workers(3)))
-    assert places(observed.topology) == {"worker:2": 2225}
-    assert observed.topology.known_addresses()["worker"] == ["localhost:2223", "localhost:2224"], (
-        "for those started now"
-    )
-    for name in observed.generations:
-        observed, _ = apply_plan(topology_of(workers(2)), observed)
-        assert places(observed.topology) == {"worker:2": 2225}, "some know it"
-        observed = restart_task(observed, name)
-    observed, _ = apply_plan(topology_of(workers(2)), observed)
-    assert places(observed.topology) == {}
-
-
-def test_what_is_removed_comes_back_at_its_address_and_only_who_was_started_in_between_must_learn_of_it() -> None:
-    observed, _ = apply_plan(topology_of(workers(2)), up(workers(3)))
-    assert kinds(topology_of(workers(3)), observed) == [("start", "worker:2")]
-    back, _ = apply_plan(topology_of(workers(3)), observed)
-    assert back.topology.addresses()["worker"][2] == "localhost:2225"
-    assert kinds(topology_of(workers(3)), back) == []
-    observed = restart_task(observed, "/job:worker/task:1")
-    assert kinds(topology_of(workers(3)), observed) == [("restart", "worker:1"), ("start", "worker:2")]
-
-
-def test_a_raised_max_is_of_use_to_those_who_are_started_later() -> None:
-    observed, operations = apply_plan(topology_of(workers(2, 4)), up(workers(2)))
-    assert [str(operation) for operation in operations] == ["update: max of worker none -> 4"]
-    three = topology_of(workers(3, 4))
-    assert kinds(three, observed) == [("restart", "ps:0"), ("restart", "worker:0"), ("restart", "worker:1"),
-                                   ("start", "worker:2")]  # fmt: skip
-    assert kinds(three, restart_task(observed, PS))[0] == ("restart", "worker:0"), "the ps knows worker:2 by now"
-    everybody = observed
-    for name in observed.generations:
-        everybody = restart_task(everybody, name)
-    assert kinds(three, everybody) == [("start", "worker:2")]
-
-
-def test_a_reused_address_is_unknown_while_a_server_runs_that_was_started_without_it() -> None:
-    observed, _ = apply_plan(topology_of(workers(2)), up(workers(3)))
-    observed = restart_task(observed, "/job:worker/task:0")  # does not know worker:2
-    observed, _ = apply_plan(topology_of(workers(2, 3)), observed)
-    assert places(observed.topology) == {"worker:2": 2225}
-    assert ("restart", "worker:0") in kinds(topology_of(workers(3, 3)), observed)
 
 
 def test_allocated_gpus_stay_allocated_but_not_on_another_host() -> None:
@@ -100,23 +41,6 @@ def test_allocated_gpus_stay_allocated_but_not_on_another_host() -> None:
     assert [task.gpu_ids for task in topology.tasks] == [("a:0-0",), ()]
 
 
-def test_ports_are_kept_on_their_hosts_unless_the_spec_gives_them_to_another_task() -> None:
-    observed = up("jobs: {a: {tasks: 2}}")
-    after, _ = apply_plan(topology_of("jobs: {a: {tasks: 1}, b: ['localhost:2223']}"), observed)
-    assert after.topology.addresses() == {"a": ["localhost:2222"], "b": ["localhost:2223"]}
-    assert places(after.topology) == {}
-    observed = up(f"jobs: {{a: {{tasks: 3}}}}\n{THREE}")
-    assert observed.topology.addresses() == {"a": ["10.0.0.1:2222", "10.0.0.2:2222", "gamma:2222"]}
-    assert [observed.topology.ports_on(host) for host in ("alpha", "beta", "delta")] == [{2222}, {2222}, set()]
-    moved, _ = apply_plan(topology_of(f"jobs: {{a: {{tasks: 3, hosts: [beta, beta, gamma]}}}}\n{THREE}"), observed)
-    assert moved.topology.addresses() == {"a": ["10.0.0.2:2223", "10.0.0.2:2222", "gamma:2222"]}
-
-
-def test_an_observed_state_survives_json() -> None:
-    observed = observed_state(with_ports(topology_of(workers(2, 3))), runs={"pi-1": ("/job:worker/task:0",)})
-    assert decode(ObservedState, json.loads(json.dumps(to_json(observed)))) == observed
-
-
 def test_scaled_tasks_are_like_the_last_one_of_their_job() -> None:
     observed = up("jobs: {ps: {tasks: 1}, worker: {tasks: [localhost, '127.0.0.2'], cpus: 2, env: {A: b}}}")
     topology = scale(observed.topology, {"worker": 4, "ps": 2})
@@ -124,22 +48,6 @@ def test_scaled_tasks_are_like_the_last_one_of_their_job() -> None:
     added = topology.tasks[-1]
     assert (added.address_host, added.port, added.cpus, added.env) == ("127.0.0.2", None, 2, {"A": "b"})
     assert topology.spec == observed.topology.spec
-
-
-def test_scaling_within_max_or_to_nothing_and_back_keeps_the_addresses() -> None:
-    observed = up(workers(2, 4))
-    grown, _ = apply_plan(scale(observed.topology, {"worker": 4}), observed)
-    assert places(grown.topology) == {}
-    shrunk, _ = apply_plan(scale(grown.topology, {"worker": 1}), grown)
-    assert places(shrunk.topology) == {"worker:1": 2224, "worker:2": 2225, "worker:3": 2226}
-    assert len(shrunk.topology.known_addresses()["worker"]) == 4
-    back, operations = apply_plan(topology_of(workers(2, 4)), shrunk)
-    assert [str(operation) for operation in operations] == ["start worker:1 on localhost at localhost:2224: new"]
-    assert replace(back.topology, generation=0).tasks == observed.topology.tasks
-    observed = up(workers(2))
-    gone, _ = apply_plan(scale(observed.topology, {"worker": 0}), observed)
-    assert gone.topology.addresses() == gone.topology.known_addresses() == {"ps": ["localhost:2222"]}
-    assert kinds(scale(gone.topology, {"worker": 2}), gone) == [("start", "worker:0"), ("start", "worker:1")]
 
 
 @pytest.mark.parametrize(
@@ -183,16 +91,6 @@ def test_a_job_that_the_spec_has_no_more_cannot_be_scaled() -> None:
     assert places(observed.topology) == {"worker:0": 2223}, "the ps knows it"
     with pytest.raises(ClusterError, match="has no job 'worker'"):
         scale(observed.topology, {"worker": 1})
-
-
-def test_who_knows_one_host_alone_forgets_no_address() -> None:
-    before = up("jobs: {a: {tasks: 3}}\nhosts: [alpha, beta, gamma]")
-    two = topology_of("jobs: {a: {tasks: 2}}\nhosts: [alpha, beta, gamma]")
-    observed, _ = apply_plan(two, before)
-    for name in observed.generations:
-        observed = restart_task(observed, name)
-    assert places(merge_with_observed(two, observed_on("alpha", observed))) == {"a:2": 2222}
-    assert places(merge_with_observed(two, observed)) == {}
 
 
 JOBS: st.SearchStrategy[dict[str, dict[str, Any]]] = st.dictionaries(
