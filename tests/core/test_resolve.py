@@ -1,4 +1,4 @@
-"""A spec laid out: tasks, addresses, the head, and which tasks a command's arguments name."""
+"""Every key of a spec is used; ports, places, and tasks that arguments name; tests/spec/layouts has whole layouts."""
 
 from __future__ import annotations
 
@@ -17,53 +17,12 @@ from tfcluster import settings
 from tfcluster.core.environment import client_address
 from tfcluster.core.forwarding import Forwarding, forwarders_of, with_unique_ports
 from tfcluster.core.hosts import Host, is_same_place
-from tfcluster.core.topology import PRIVATE, ClusterTopology, LogLimits, RestartPolicy, Task, matching_tasks
+from tfcluster.core.topology import PRIVATE, ClusterTopology, matching_tasks
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.protocol.serialization import decode, to_json
 from tfcluster.spec.base import Key
 from tfcluster.spec.hosts import HostSpec
 from tfcluster.spec.policies import Backoff, Logs, NotifySpec, RestartSpec
 from tfcluster.spec.schema import Job, Spec
-
-FULL = """
-name: demo
-jobs:
-  ps: {tasks: 1}
-  worker: {tasks: 2, cpus: 2, gpus: 1, env: {OMP_NUM_THREADS: "1"}, restart: {policy: never, limit: 1 in 9}}
-  local: ["localhost:2222", "127.0.0.2", "[::1]:2223", "[::1]"]
-network: open
-restart: {policy: always, backoff: {initial: 1, max: 2.5}, limit: 3 in 7.5}
-logs: {size: 2 kB, count: 3}
-"""
-
-
-ALWAYS = RestartPolicy(policy="always", initial=1.0, max=2.5, limit=3, window=7.5)
-NEVER = RestartPolicy(policy="never", initial=1.0, max=2.5, limit=1, window=9.0)
-
-
-def task(job: str, index: int, host: str, port: int | None, **more: Any) -> Task:
-    values = {"cpus": 1, "gpus": 0, "env": {}, "restart": ALWAYS, **more}
-    return Task(job, index, "localhost", host, port, **values)
-
-
-def test_every_field_of_the_spec_is_in_the_topology() -> None:
-    worker = {"cpus": 2, "gpus": 1, "env": {"OMP_NUM_THREADS": "1"}, "restart": NEVER}
-    assert topology_of(FULL, "here/demo.yaml") == ClusterTopology(
-        cluster="demo",
-        spec="here/demo.yaml",
-        network="open",
-        tasks=(
-            task("ps", 0, "localhost", None),
-            *(task("worker", index, "localhost", None, **worker) for index in (0, 1)),
-            task("local", 0, "localhost", 2222),
-            task("local", 1, "127.0.0.2", None),
-            task("local", 2, "::1", 2223),
-            task("local", 3, "::1", None),
-        ),
-        logs=LogLimits(size=2000, count=3),
-        host_order={"ps": ("localhost",), "worker": ("localhost",), "local": ("localhost",)},
-    )
-
 
 #: The parts of a spec that the topology has, and where they are in a spec.
 PARTS: dict[type[BaseModel], tuple[str, ...]] = {
@@ -118,98 +77,25 @@ def test_every_key_of_a_spec_changes_the_topology(part: type[BaseModel], name: s
     assert after != before, "use the key in core/resolve.py, or say in NOT_RESOLVED why not"
 
 
-HOSTED = """
-name: demo
-hosts:
-  localhost: {address: 10.0.0.10, env: {A: here}}
-  alpha: {address: fd00::1, ssh: tf@alpha, python: /opt/python, state: /scratch, setup: [make], env: {A: a, B: b}}
-  beta: {slots: 2}
-  unused:
-jobs:
-  ps: {tasks: 2, hosts: [beta, alpha, beta], env: {A: {secret: s}, C: c}, max: 4}
-  worker: {tasks: 3, hosts: [localhost]}
-  local: ["alpha:2222", "10.0.0.10:2222", "beta"]
-lease: 600
-warm: false
-"""
-
-
-def test_tasks_are_spread_over_hosts_by_their_index_and_slots_and_get_their_environment() -> None:
-    topology = topology_of(HOSTED)
-    assert topology.hosts == (
-        Host("localhost", "10.0.0.10", env={"A": "here"}),
-        Host("alpha", "fd00::1", "tf@alpha", "/opt/python", "/scratch", {"A": "a", "B": "b"}, ("make",)),
-        Host("beta", "beta", "beta", "python3"),
-    )
-    assert topology.host_order == {
-        "ps": ("beta", "alpha", "beta"),
-        "worker": ("localhost",),
-        "local": ("alpha", "localhost", "beta"),
-    }
-    assert [(each.short, each.host, each.address) for each in (*topology.tasks, *topology.reserved)] == [
-        ("ps:0", "beta", "beta"),
-        ("ps:1", "alpha", "[fd00::1]"),
-        ("worker:0", "localhost", "10.0.0.10"),
-        ("worker:1", "localhost", "10.0.0.10"),
-        ("worker:2", "localhost", "10.0.0.10"),
-        ("local:0", "alpha", "[fd00::1]:2222"),
-        ("local:1", "localhost", "10.0.0.10:2222"),
-        ("local:2", "beta", "beta"),
-        ("ps:2", "beta", "beta"),
-        ("ps:3", "beta", "beta"),
-    ]
-    assert topology.on("alpha") == (topology.tasks[1], topology.tasks[5])
-    assert (topology.lease, topology.warm) == (600, False)
-    ps = topology_of(HOSTED).tasks[1]
-    assert (ps.env, ps.secrets, ps.from_host) == ({"A": "s", "B": "b", "C": "c"}, ("A",), ("B",))
-    topology = topology_of("hosts: {alpha: {slots: 2}, beta: }\njobs: {a: {tasks: 5}}")
-    assert [task.host for task in topology.tasks] == ["alpha", "alpha", "beta", "alpha", "alpha"]
-
-
 def test_a_masked_layout_shows_no_value_of_a_variable() -> None:
-    topology = topology_of(HOSTED)
-    assert [each.env for each in (topology.masked().tasks[1], topology.masked().hosts[0])] == [
-        {"A": "***", "B": "***", "C": "***"},
-        {"A": "***"},
-    ]
-    assert {value for each in topology.masked().reserved for value in each.env.values()} == {"***"}
-
-
-@pytest.mark.parametrize(
-    ("jobs", "head"),
-    [
-        ("{ps: {tasks: 1}, worker: {tasks: 2}, master: {tasks: 1}, chief: {tasks: 2}}", "chief:0"),
-        ("{worker: {tasks: 2}, master: {tasks: 2}}", "master:0"),
-        ("{ps: {tasks: 1}, worker: {tasks: 2}}", "worker:0"),
-        ("{b: {tasks: 1}, a: {tasks: 2}}", "b:0"),
-        ("{ps: {tasks: 3}}", "ps:0"),
-    ],
-)
-def test_the_head_is_chief_master_worker_or_first(jobs: str, head: str) -> None:
-    assert topology_of(f"jobs: {jobs}").head().short == head
+    topology = topology_of(
+        "hosts: {alpha: {env: {A: a, B: b}}}\njobs: {a: {tasks: 1, max: 2, env: {A: {secret: s}, C: c}}}"
+    ).masked()
+    masked = {"A": "***", "B": "***", "C": "***"}
+    assert [each.env for each in (*topology.tasks, *topology.reserved)] == [masked, masked]
+    assert topology.hosts[0].env == {"A": "***", "B": "***"}
 
 
 def test_choices_fill_only_what_they_name() -> None:
-    before = topology_of(FULL)
+    before = topology_of("jobs: {ps: {tasks: 1}, worker: {tasks: 2, gpus: 2}, local: ['localhost:2222', '[::1]']}")
     after = before.with_allocation(
-        {"/job:ps/task:0": 5000, "/job:local/task:3": 5001}, {"/job:worker/task:1": ["1", "GPU-5f"]}
+        {"/job:ps/task:0": 5000, "/job:local/task:1": 5001}, {"/job:worker/task:1": ["1", "GPU-5f"]}
     )
-    assert [each.gpu_ids for each in after.tasks] == [(), (), ("1", "GPU-5f"), (), (), (), ()]
-    assert [each.port for each in after.tasks] == [5000, None, None, 2222, None, 2223, 5001]
-    assert after.tasks[6].address == "[::1]:5001"
-    assert without_choices(after) == without_choices(before)
-    assert before.tasks[0].port is None
+    first, second, third, fourth, last = before.tasks
+    third = replace(third, gpu_ids=("1", "GPU-5f"))
+    assert after.tasks == (replace(first, port=5000), second, third, fourth, replace(last, port=5001))
+    assert after.tasks[4].address == "[::1]:5001"
     assert after.with_allocation({}, {}) == after
-
-
-def without_choices(topology: ClusterTopology) -> list[Task]:
-    return [replace(each, port=None, gpu_ids=()) for each in topology.tasks]
-
-
-def test_a_topology_survives_json() -> None:
-    for text in (FULL.replace("cpus: 2", "cpus: 2, max: 3"), HOSTED):
-        topology = topology_of(text).with_allocation({"/job:ps/task:0": 5000}, {"/job:worker/task:0": ["0", "1"]})
-        assert decode(ClusterTopology, json.loads(json.dumps(to_json(topology)))) == topology
 
 
 SHORTS = ["ps:0", "worker:0", "worker:1", "worker:10"]

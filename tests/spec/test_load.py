@@ -1,4 +1,4 @@
-"""What a spec may say; test_refusals.py has what it may not."""
+"""A spec as a file: its defaults and name, and what cannot be read; test_layouts.py has what it may say."""
 
 from __future__ import annotations
 
@@ -9,43 +9,8 @@ import pytest
 from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.spec.load import load_spec, parse_cluster_notation, parse_spec
-from tfcluster.spec.policies import Backoff, JobBackoff, JobRestart, Limit, RestartSpec
+from tfcluster.spec.policies import Backoff, Limit, RestartSpec
 from tfcluster.spec.schema import Address, Job, Spec
-
-
-def job_of(text: str) -> Job:
-    return parse_spec(f"jobs:\n  a: {text}\n", "c.yaml", "c").jobs["a"]
-
-
-def test_a_full_spec_is_read_into_frozen_values() -> None:
-    text = """
-name: demo
-jobs:
-  ps: {tasks: 1}
-  worker: {tasks: 2, cpus: 2, gpus: 1, env: {OMP_NUM_THREADS: "1"}}
-  local: ["localhost:2222", "127.0.0.2", "[::1]:2223"]
-network: open
-restart: {policy: always, backoff: {initial: 1, max: 2.5}, limit: 3 in 7.5}
-"""
-    spec = parse_spec(text, "c.yaml", "c")
-    assert spec == Spec(
-        name="demo",
-        jobs={
-            "ps": Job(tasks=(None,)),
-            "worker": Job(tasks=(None, None), cpus=2, gpus=1, env={"OMP_NUM_THREADS": "1"}),
-            "local": Job(
-                tasks=(
-                    Address(host="localhost", port=2222),
-                    Address(host="127.0.0.2"),
-                    Address(host="::1", port=2223),
-                )
-            ),
-        },
-        network="open",
-        restart=RestartSpec(policy="always", backoff=Backoff(initial=1, max=2.5), limit=Limit(count=3, seconds=7.5)),
-    )
-    assert list(spec.jobs) == ["ps", "worker", "local"]
-    assert [str(address) for address in spec.jobs["local"].tasks] == ["localhost:2222", "127.0.0.2", "[::1]:2223"]
 
 
 def test_every_key_but_jobs_has_a_default() -> None:
@@ -67,52 +32,10 @@ def test_a_size_is_bytes_or_has_a_unit() -> None:
         assert Spec.model_validate(spec.model_dump()) == spec
 
 
-def test_a_list_is_the_tasks_of_a_job_and_merge_keys_are_overridden_by_the_keys_beside_them() -> None:
-    assert job_of("[localhost:1, localhost:2]") == job_of("{tasks: [localhost:1, localhost:2]}")
-    text = "jobs:\n  a: &a {tasks: 1, cpus: 2}\n  b: {cpus: 3, <<: *a}\n  c: {<<: [{cpus: 4}, *a]}"
-    jobs = parse_spec(text, "c.yaml", "c").jobs
-    assert jobs["b"] == Job(tasks=(None,), cpus=3)
-    assert jobs["c"] == Job(tasks=(None,), cpus=4)
-
-
-def test_a_job_overrides_the_restart_policy_key_by_key() -> None:
-    spec = parse_spec(
-        """
-jobs:
-  ps: {tasks: 1}
-  worker: {tasks: 1, restart: {policy: never}}
-  chief: {tasks: 1, restart: {backoff: {max: 7}, limit: 9 in 90}}
-restart: {policy: always, backoff: {initial: 2}, limit: 3 in 7.5}
-""",
-        "c.yaml",
-        "c",
-    )
-    cluster = RestartSpec(policy="always", backoff=Backoff(initial=2, max=30), limit=Limit(count=3, seconds=7.5))
-    assert {name: spec.effective_restart(job) for name, job in spec.jobs.items()} == {
-        "ps": cluster,
-        "worker": cluster.model_copy(update={"policy": "never"}),
-        "chief": RestartSpec(policy="always", backoff=Backoff(initial=2, max=7), limit=Limit(count=9, seconds=90)),
-    }
-    assert spec.jobs["chief"].restart == JobRestart(backoff=JobBackoff(max=7), limit=Limit(count=9, seconds=90))
-
-
 def test_a_number_of_many_digits_is_an_error() -> None:
     with pytest.raises(ClusterError) as caught:
-        job_of("{tasks: " + "9" * 5000 + "}")
+        parse_spec("jobs:\n  a: {tasks: " + "9" * 5000 + "}", "c.yaml", "c")
     assert caught.value.message == "c.yaml:2:14: jobs.a.tasks: the number is 5000 characters long"
-
-
-@pytest.mark.parametrize(("number", "tasks"), [("07", 7), ("0x10", 16), ("0b10", 2), ("1_0", 10)])
-def test_numbers_with_one_reading_are_accepted(number: str, tasks: int) -> None:
-    assert len(parse_spec(f"jobs: {{a: {{tasks: {number}}}}}", "c.yaml", "c").jobs["a"].tasks) == tasks
-
-
-def test_keys_at_the_top_that_begin_with_x_hold_anchors() -> None:
-    text = (
-        "x-job: &job {tasks: 1, env: {A: &text b}}\nx-1: {task: [*text, 010, !x 1]}\njobs: {a: {<<: *job, cpus: 2}}\n"
-    )
-    job = parse_spec(text, "c.yaml", "c").jobs["a"]
-    assert (job.cpus, job.env) == (2, {"A": "b"})
 
 
 @pytest.mark.parametrize(

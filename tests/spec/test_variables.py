@@ -12,7 +12,6 @@ import pytest
 from tests.spec.test_json_schema import errors_of
 from tfcluster.cli.spec import SCHEMA
 from tfcluster.errors import ClusterError
-from tfcluster.spec.base import Secret
 from tfcluster.spec.cluster_name import read_name
 from tfcluster.spec.load import _TYPED_KEYS, load_spec, parse_spec
 from tfcluster.spec.schema import Job, Spec
@@ -57,37 +56,6 @@ def test_a_text_has_the_values_of_variables(written: str, read: str) -> None:
 def test_the_value_of_a_variable_is_a_text_of_its_own() -> None:
     spec = parse("jobs: {a: {tasks: 1, env: {X: '${A}'}}}", {"A": '${B} $$ # it\'s: *no* "yaml"'})
     assert spec.jobs["a"].env["X"] == '${B} $$ # it\'s: *no* "yaml"'
-
-
-def test_every_value_can_have_variables_whatever_its_type() -> None:
-    spec = parse(
-        """
-name: ${NAME}-1
-hosts: {localhost: {env: {slots: "${N}", X: "${N}"}, slots: "${N}"}}
-jobs:
-  a: {tasks: "${N}", cpus: "${N}", gpus: "${NONE:-2}", env: {max: "${N}", S: {secret: "${TOKEN}"}, Y: "${YES}"}}
-  b:
-    tasks: ${N}
-    env:
-      tasks: ${N}
-  c: ["localhost:222${N}"]
-  tasks: {tasks: 1}
-warm: ${YES}
-lease: "${N}.5"
-logs: {size: "${SIZE}"}
-notify: {webhook: "https://example.org/${TOKEN}"}
-"""
-    )
-    (host,) = (spec.hosts or {}).values()
-    a, b = spec.jobs["a"], spec.jobs["b"]
-    assert (spec.name, spec.warm, spec.lease, spec.logs.size) == ("demo-1", False, 3.5, 5_000_000)
-    assert (host.env, host.slots) == ({"slots": "3", "X": "3"}, 3)
-    assert (len(a.tasks), a.cpus, a.gpus) == (3, 3, 2)
-    assert a.env == {"max": "3", "S": Secret(secret="hunter2"), "Y": "false"}
-    assert (len(b.tasks), b.env) == (3, {"tasks": "3"})
-    assert [str(each) for each in spec.jobs["c"].tasks] == ["localhost:2223"]
-    assert spec.notify is not None
-    assert spec.notify.url() == "https://example.org/hunter2"
 
 
 def test_only_the_name_is_required_to_find_a_running_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,9 +129,3 @@ def test_a_hostfile_can_be_in_the_home_folder(tmp_path: Path, monkeypatch: pytes
     file = tmp_path / "c.yaml"
     file.write_text("hostfile: ~/machines\njobs: {a: {tasks: 1}}\n")
     assert [*(load_spec(file).hosts or ())] == ["alpha"]
-
-
-def test_python_and_state_can_be_in_the_home_folder_of_a_host() -> None:
-    spec = parse("hosts: {alpha: {python: ~/tf/bin/python, state: ~/scratch}}\njobs: {a: {tasks: 1}}")
-    assert spec.hosts is not None
-    assert (spec.hosts["alpha"].python, spec.hosts["alpha"].state) == ("~/tf/bin/python", "~/scratch")
