@@ -1,7 +1,7 @@
 """TensorFlow, imported once before the tests that compute with it; and runs on devices of the test's own process."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,10 +18,12 @@ from tfcluster.programs.context import Context
 
 
 @pytest.fixture(autouse=True)
-def no_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test begins without a run, and without a reporter of metrics."""
+def own_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Begin as a process of its own: no run, no reporter of metrics, and TensorFlow's loops as they were."""
     monkeypatch.setattr(run_context, "_current_run", [])
     monkeypatch.setattr(reporting, "_reporters", [])
+    yield
+    tf.compat.v1.enable_control_flow_v2()
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,10 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import reduce
 from itertools import count, islice
+from math import inf
 from typing import Any, NoReturn
 
 import pytest
@@ -176,42 +178,67 @@ def test_closing_the_iterator_stops_the_work(join_threads: Callable[[], None]) -
     assert next(steps) <= 2
 
 
-class Faults:
-    """A step that fails on some devices as a lost task does."""
+@dataclass
+class Played:
+    """Steps of devices that sum up their shards, and what goes wrong in them."""
 
-    def __init__(self, *lost: str, times: int) -> None:
-        self.remaining = dict.fromkeys(lost, times)
-        self.lock = threading.Lock()
+    lost: dict[str, float] = field(default_factory=dict)  # how often a device is lost before it does a step
+    most: float = inf  # the shards of a step that ends in time
+    deadly: int | None = None  # this shard loses each device that works on it
+    endless: int | None = None  # this shard alone takes too long
+    sizes: list[int] = field(default_factory=list)  # of all steps that were tried
 
     def __call__(self, device: str, first: int, size: int) -> int:
-        with self.lock:
-            if self.remaining.get(device, 0) > 0:
-                self.remaining[device] -= 1
-                raise DeviceLostError(f"{device} is lost", worked=False)
-        return sum(range(first, first + size))
+        self.sizes.append(size)
+        shards = range(first, first + size)
+        if self.lost.get(device, 0) > 0:
+            self.lost[device] -= 1
+            raise DeviceLostError(f"{device} is lost", worked=False)
+        if self.deadly in shards:
+            raise DeviceLostError(f"{device} is lost", worked=True)
+        if size > self.most or self.endless in shards:
+            raise StepTimeoutError(120)
+        return sum(shards)
 
 
-def test_a_device_that_is_lost_and_recovers_loses_no_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "MAP_ALL_LOST_SECONDS", 60.0)
-    parts = list(map_shards(["a", "b"], 1000, Faults("a", "b", times=2)))
-    assert sum(part.value for part in parts) == sum(range(1000))
-    assert shards_of(parts) == list(range(1000))
-
-
-def test_the_shards_of_a_device_that_stays_lost_are_done_by_the_others() -> None:
-    parts = list(map_shards(["a", "b"], 1000, Faults("a", times=10**9)))
-    assert {part.device for part in parts} == {"b"}
-    assert sum(part.value for part in parts) == sum(range(1000))
-
-
-def test_an_error_names_all_devices_if_none_recovers_and_no_late_one_that_has_not_joined(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("played", "late", "used"),
+    [
+        (Played(lost={"a": 2, "b": 2}), [], None),
+        (Played(lost={"a": inf}), [], {"b"}),
+        (Played(most=3), [], None),
+        (Played(), ["b"], {"a"}),  # a late one that never answers is not waited for
+    ],
+    ids=["both lost and back", "one lost", "too slow", "one late"],
+)
+def test_every_shard_is_done_once_whatever_happens_to_devices(
+    monkeypatch: pytest.MonkeyPatch, played: Played, late: list[str], used: set[str] | None
 ) -> None:
-    monkeypatch.setattr(settings, "MAP_ALL_LOST_SECONDS", 0.05)
-    with pytest.raises(ClusterError, match=r"^a is lost; b is lost\n"):
-        list(map_shards(["a", "b"], 10, Faults("a", "b", times=10**9)))
-    with pytest.raises(ClusterError, match=r"^a is lost\n"):
-        list(map_shards(["a", "b"], 10, Faults("a", times=10**9), late=["b"], answers=lambda device: device == "a"))
+    monkeypatch.setattr(settings, "MAP_ALL_LOST_SECONDS", 60.0)
+    parts = list(map_shards(["a", "b"], 1000, played, late=late, answers=lambda device: device not in late))
+    assert shards_of(parts) == list(range(1000))
+    assert sum(part.value for part in parts) == sum(range(1000))
+    assert used is None or {part.device for part in parts} == used
+    assert max(played.sizes) > 3, "those that take too long are tried"
+
+
+@pytest.mark.parametrize(
+    ("played", "late", "all_lost_s", "message"),
+    [
+        (Played(lost={"a": inf, "b": inf}), [], 0.05, r"a is lost; b is lost\n"),
+        (Played(lost={"a": inf}), ["b"], 0.05, r"a is lost\n"),
+        (Played(deadly=7), [], 60.0, r"5 tasks were lost while they worked on shard"),
+        (Played(endless=7), [], 60.0, r"shard 7 takes longer than 120 s, the limit of a step\nhint: .*smaller"),
+    ],
+    ids=["all lost", "all but a late one lost", "one shard loses all", "one shard takes too long"],
+)
+def test_the_work_fails_if_no_device_can_do_it(
+    monkeypatch: pytest.MonkeyPatch, played: Played, late: list[str], all_lost_s: float, message: str
+) -> None:
+    monkeypatch.setattr(settings, "MAP_ALL_LOST_SECONDS", all_lost_s)
+    monkeypatch.setattr(settings, "MAP_RETRY_INITIAL_SECONDS", 0.001)
+    with pytest.raises(ClusterError, match=f"^{message}"):
+        list(map_shards(["a", "b"], 10, played, late=late, answers=lambda device: device not in late))
 
 
 def test_a_lost_device_takes_no_step_before_it_answers_and_begins_with_one_shard(
@@ -235,46 +262,6 @@ def test_a_lost_device_takes_no_step_before_it_answers_and_begins_with_one_shard
     assert happened[:5] == [1, 4, "asked", "asked", 1]
 
 
-def test_shards_that_lose_too_many_tasks_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "MAP_RETRY_INITIAL_SECONDS", 0.001)
-    monkeypatch.setattr(settings, "MAP_ALL_LOST_SECONDS", 60.0)
-    attempts: list[int] = []
-
-    def step(device: str, first: int, size: int) -> None:
-        if first <= 7 < first + size:
-            attempts.append(size)
-            raise DeviceLostError(f"{device} is lost", worked=True)
-
-    with pytest.raises(ClusterError, match=r"5 tasks were lost while they worked on shard"):
-        list(map_shards(["a", "b"], 10, step))
-    assert len(attempts) >= settings.MAP_SHARD_LOSSES_MAX
-
-
-def test_steps_that_time_out_are_done_again_in_smaller_ones() -> None:
-    sizes: list[int] = []
-
-    def step(device: str, first: int, size: int) -> int:
-        sizes.append(size)
-        if size > 3:
-            raise StepTimeoutError(120)
-        return sum(range(first, first + size))
-
-    parts = list(map_shards(["a", "b"], 200, step))
-    assert max(sizes) > 3
-    assert sum(part.value for part in parts) == sum(range(200))
-    assert shards_of(parts) == list(range(200))
-
-
-def test_an_error_names_a_single_shard_that_times_out() -> None:
-    def step(device: str, first: int, size: int) -> None:
-        if first <= 7 < first + size:
-            raise StepTimeoutError(120)
-
-    with pytest.raises(ClusterError, match=r"^shard 7 takes longer than 120 s, the limit of a step\n") as caught:
-        list(map_shards(["a", "b"], 1000, step))
-    assert "smaller" in caught.value.hint
-
-
 def test_a_late_device_takes_shards_once_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "MAP_RETRY_MAX_SECONDS", 0.001)
     asked, joined = count(1), threading.Event()
@@ -292,12 +279,6 @@ def test_a_late_device_takes_shards_once_it_answers(monkeypatch: pytest.MonkeyPa
     assert {part.device for part in parts} == {"a", "b"}
     assert shards_of(parts) == list(range(20))
     assert next(asked) == 5
-
-
-def test_a_late_device_that_never_answers_is_not_waited_for(join_threads: Callable[[], None]) -> None:
-    parts = list(map_shards(["a", "b"], 20, lambda *_: None, late=["b"], answers=lambda device: False))
-    assert {part.device for part in parts} == {"a"}
-    join_threads()
 
 
 def test_a_task_that_only_accepts_connections_does_not_answer_and_a_late_one_that_answers_joins(

@@ -237,80 +237,11 @@ def test_pieces_of_a_window() -> None:
         assert squares == pytest.approx(((inside - pilot) ** 2).sum(), abs=1e-10)
 
 
-def test_text_files(local_run: LocalRun, tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    local_run(1)
-    for text, column, expected in (
-        ("1\n2\n4.5\n", None, [1, 2, 4.5]),
-        ("\ufeff 1e3 \r\n\r\n-2\r\n", None, [1000, -2]),
-        ("7", None, [7]),
-        ("a,b\n1,2\n3,4\n", "b", [2, 4]),
-        ("a,b\n1,2\n\n3,4\n", "0", [1, 3]),
-        ("1,2\n3,4\n", "1", [2, 4]),
-        ('name,"the value"\n"x, y",2\nz,"4"\n', "the value", [2, 4]),
-        ("2020,b\n1,2\n", "2020", [1]),
-        ("a,2020\n1,2\n", "0", [1]),
-        ("x,nan\n1,2\n", "nan", [2]),
-        ("x,inf\n1,2\n", "1", [2]),
-        ("x,1_000\n1,2\n", "1", [2]),
-        ("-inf,3\n1,2\n", "0", [-math.inf, 1]),
-        ("inf\n1\n", "0", [math.inf, 1]),  # it may be a number, which must not be lost
-        ("inf\n1\n", "inf", [1]),
-        ('1,"several\nlines"\n2,b\n', "0", [1, 2]),
-    ):
-        path.write_text(text, encoding="utf-8")
-        assert open_numbers(str(path), column).values.tolist() == expected
-        assert list(tmp_path.iterdir()) == [path], "nothing remains in the run's folder"
-
-
-def test_a_first_line_of_numbers_and_words_is_counted_and_noted(local_run: LocalRun, tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    note = (
-        f"{path}:1: 1 was counted as a number, in a line that has words too; "
-        "if the line is a heading, give --column the name"
-    )
-    context = local_run(1)
-    path.write_text("x,1,3\ny,2,9\n")
-    open_numbers(str(path), "1")
-    assert context.notes == [note]
-    path.write_text("1,a\n2,b\n6,c\n")
-    context = local_run(1)
-    assert run(context, path, column="0")["mean"] == 3.0
-    assert context.notes == [note]
-
-
 def test_a_long_text_is_mapped_by_the_tasks(local_run: LocalRun, tmp_path: Path) -> None:
-    values = np.random.default_rng(9).normal(size=10 * WINDOW)
+    values = np.random.default_rng(9).normal(size=2 * WINDOW + 5)
     path = tmp_path / "a.txt"
     path.write_text("".join(f"{value!r}\n" for value in values.tolist()))
     assert run(local_run(2), path) == run(local_run(2), save(tmp_path, values))
-
-
-@pytest.mark.parametrize(
-    ("text", "column", "message"),
-    [
-        ("1\n\nx\n", None, ":3: 'x' is not a number"),
-        ("1\n1_000\n", None, ":2: '1_000' is not a number"),
-        ("1\n2,3\n", None, ":2: '2,3' is not a number"),
-        ("value\n1\n", None, ":1: 'value' is not a number"),
-        ("1,2\nx,3\n", "0", ":2: 'x' is not a number"),
-        ("1_000\n2\n", "0", ":1: '1_000' is not a number"),
-        ("a,b\n1,2\n3\n", "b", ":3: has 1 columns, the first line has 2"),
-        ("a,b\n1,2\n3,\n", "b", ":3: '' is not a number"),
-        ("a,b\n1,2\n", "c", ":1: has no column 'c'"),
-        ("a,b\n1,2\n", "2", ":1: has no column '2'"),
-        ("1,a\n2,b\n", "1", ":2: 'b' is not a number"),
-        ('x,name\n1,"a\n2,b\n3,c\n', "x", ":2: is not a valid CSV row: unexpected end of data"),
-        ('x,name\n1,a\n2,"b"c\n', "x", ":3: is not a valid CSV row: ',' expected after '\"'"),
-        ("a,b\n", "b", ": has no numbers"),
-        ("", None, ": has no numbers"),
-        ("", "b", ": has no numbers"),
-    ],
-)
-def test_bad_text(local_run: LocalRun, tmp_path: Path, text: str, column: str | None, message: str) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text(text)
-    assert refused(local_run(1), path, column=column) == f"{path}{message}"
 
 
 def test_files_without_numbers_are_rejected(local_run: LocalRun, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The loop of training steps against the optimizers' published rules in NumPy, and the order of the examples."""
+"""The training steps against the optimizers' published rules in NumPy, and the data that is made from a seed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tfcluster.programs.context import Context, set_current_run
-from tfcluster.programs.linear import Config, Evaluator, Parameters, make_points, training_loop
+from tfcluster.programs.linear import Config, Evaluator, Parameters, Points, make_points, training_loop
 
 DEVICES = [f"/job:localhost/replica:0/task:0/device:CPU:{number}" for number in range(3)]
 
@@ -136,3 +136,25 @@ def test_the_evaluator_computes_the_loss_on_all_points() -> None:
             session.run(tf.compat.v1.global_variables_initializer())
         loss = session.run(results)["loss"]
     assert loss == pytest.approx(make_points(4).loss(0, 0))
+
+
+def test_synthetic_points_are_around_the_line_and_those_with_equal_x_have_no_closed_form() -> None:
+    points = make_points(7)
+    assert np.array_equal(points.x, np.linspace(-1, 1, 101))
+    assert np.array_equal(points.y, make_points(7).y)
+    assert not np.array_equal(points.y, make_points(8).y)
+    noise = np.concatenate([make_points(seed).y for seed in range(200)]) - np.tile(2 * points.x + 0.2, 200)
+    # 20,200 values: five standard errors of the mean and of the deviation.
+    assert abs(noise.mean()) < 5 * 0.4 / 20_200**0.5
+    assert abs(noise.std() - 0.4) < 5 * 0.4 / 40_400**0.5
+    assert Points(np.array([1.0, 1.0]), np.array([1.0, 2.0])).least_squares() is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_closed_form_equals_that_of_numpy(seed: int) -> None:
+    points = make_points(seed)
+    w, b = np.polyfit(points.x, points.y, 1)
+    assert points.least_squares() == pytest.approx({"w": w, "b": b})
+    assert points.loss(w, b) == pytest.approx(float(np.var(points.y - w * points.x - b)))
+    shifted = Points(points.x + 1e6, points.y)
+    assert shifted.least_squares() == pytest.approx({"w": w, "b": b - w * 1e6}, rel=1e-6)
