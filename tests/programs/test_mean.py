@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -293,28 +292,11 @@ def test_an_upload_is_called_as_the_user_does(local_run: LocalRun, tmp_path: Pat
         assert refused(context, Path(name)) == f"{shown}:2: 'zwei' is not a number"
 
 
-def parsed(*arguments: str) -> dict[str, Any]:
-    with mean.command().make_context("mean", [*arguments]) as context:
-        return context.params
-
-
-def test_the_options_are_the_parameters_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("a.npy").touch()
-    given = {"file": None, "random": None, "column": None, "slices": "even", "seed": 7}
-    seed = ("--seed", "7")
-    assert parsed("a.npy", *seed) == {**given, "file": str(tmp_path / "a.npy")}
-    assert parsed(*seed, "--column", "x", "a.npy") == {**given, "file": str(tmp_path / "a.npy"), "column": "x"}
-    assert parsed("--slices", "2, 3", "--random", "5", *seed) == {**given, "random": 5, "slices": [2, 3]}
-    assert parsed("--random", "1e3", "--slices", "devices", *seed) == {**given, "random": 1000, "slices": "devices"}
-    assert parsed("--random", "5")["seed"] < 2**32
-
-
 def test_what_cannot_be_mapped_is_uploaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.txt").write_text("1\n2\n")
     with (tmp_path / "a.txt").open() as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
-        assert parsed("-")["file"] is stdin.buffer
+        assert mean.command().make_context("mean", ["-"]).params["file"] is stdin.buffer
     reader, writer = os.pipe()
     os.write(writer, b"1\n")
     with mean.command().make_context("mean", [f"/dev/fd/{reader}"]) as context:
@@ -323,35 +305,6 @@ def test_what_cannot_be_mapped_is_uploaded(tmp_path: Path, monkeypatch: pytest.M
         assert (file.name, file.read()) == (f"/dev/fd/{reader}", b"1\n")
     assert file.closed
     os.close(reader)
-
-
-EITHER = "Give either FILE (- for standard input) or --random N."
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], EITHER),
-        (["a.npy", "--random", "5"], EITHER),
-        (["-", "--random", "5"], EITHER),
-        (["--random", "5", "a.npy"], EITHER),
-        (["missing"], "File 'missing' does not exist."),
-        (["."], "File '.' is a directory."),
-        (["/dev/zero"], "'/dev/zero': this is a device, not a file"),
-        (["--random", "0"], "0 is not between 1 and 4398046511104"),
-        (["--random", "5", "--slices", "1,,4"], "'' is not a whole number (1e7 and 10_000_000 are)"),
-        (["--random", "5", "--slices", "0,5"], "0 is not between 1 and 4611686018427387904"),
-        (["a.npy", "--slices", "all"], "'all' is not a whole number (1e7 and 10_000_000 are)"),
-    ],
-)
-def test_options_that_make_no_sense(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("a.npy").touch()
-    with pytest.raises(click.UsageError) as caught:
-        parsed(*arguments)
-    assert caught.value.message == message
 
 
 def test_the_summary_has_all_digits_and_at_most_16_slices() -> None:
