@@ -1,4 +1,4 @@
-"""Hosts in a spec: secrets, addresses, and what is wrong with hostfiles; test_layouts.py has what a spec may say."""
+"""Hosts in a spec: secrets and addresses; test_layouts.py has what a spec may say, test_refusals.py what it may not."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tfcluster import settings
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.spec.base import Secret
 from tfcluster.spec.hosts import host_for_address
@@ -42,50 +43,12 @@ def test_an_address_is_resolved_to_the_host_with_the_address_or_the_name() -> No
     ]
 
 
-HOSTFILES = {
-    "alpha\n lab[3-1] slots=2": ["2:2: expected a range of numbers such as [1-4] or [01-04,07]"],
-    "alpha slots=2\nbeta gamma\n": ["2:1: expected a host such as alpha, alpha slots=2 or alpha:2"],
-    "alpha slots=2 port=2": ["1:15: this is for ssh; name the hosts under hosts: to say how ssh reaches them, or set "
-                                "it in ~/.ssh/config"],
-    "alpha:2222\nbeta:4 ifname=eth0\nfd00::1": [
-        "1:6: expected slots from 1 to 1000; a port is for ssh: set it in ~/.ssh/config",
-        "2:8: expected slots or max_slots", "3:1: expected the name of a host"],
-    "  tf@alpha": ["1:3: expected the name of a host; "
-                   "name the hosts under hosts: to say how ssh reaches them"],
-    "slots slots=0\nbeta slots=x": ["1:7: expected slots from 1 to 1000",
-                                    "2:6: expected slots from 1 to 1000"],
-    "alpha:2 slots=4": ["1:9: the slots are given twice"],
-    "alpha slots=2 max_slots=0": ["1:15: expected slots from 1 to 1000"],
-    "alpha slots=0 max_slots=4": ["1:7: expected slots from 1 to 1000"],
-    "# none\n": ["1:1: the file names no host"],
-    "#" * ((1 << 20) + 1): ["1:1: the file is larger than 1 MiB"],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("text", HOSTFILES, ids=lambda text: text[:10])
-def test_an_error_of_a_hostfile_has_its_line(tmp_path: Path, text: str) -> None:
-    (tmp_path / "hosts.txt").write_text(text)
-    file = tmp_path / "c.yaml"
-    file.write_text("hostfile: hosts.txt\njobs: {a: {tasks: 1, hosts: [gamma]}}\n")
+def test_a_hostfile_has_a_limit(tmp_path: Path) -> None:
+    (tmp_path / "hosts.txt").write_text("#" * (settings.SPEC_MAX_BYTES + 1))
+    (tmp_path / "c.yaml").write_text("hostfile: hosts.txt\n" + JOBS)
     with pytest.raises(ClusterError) as caught:
-        load_spec(file)
-    assert caught.value.message.splitlines() == [f"{tmp_path / 'hosts.txt'}:{line}" for line in HOSTFILES[text]]
-
-
-def test_problems_of_a_hostfile_and_of_the_spec_are_reported_together(tmp_path: Path) -> None:
-    (tmp_path / "hosts.txt").write_text("localhost\nalpha\n")
-    file = tmp_path / "c.yaml"
-    file.write_text("hostfile: hosts.txt\njobs: {a: {tasks: 0, hosts: [gamma]}, b: ['gamma:1']}\nlease: -1\n")
-    with pytest.raises(ClusterError) as caught:
-        load_spec(file)
-    assert caught.value.message.splitlines() == [
-        f"{file}:1:11: hosts.localhost: the other hosts cannot connect to localhost; "
-        "give it an address: that they can connect to, under hosts:",
-        f"{file}:2:19: jobs.a.tasks: must be 1 or more, found 0",
-        f"{file}:2:30: jobs.a.hosts[0]: no host has the name 'gamma'; the hosts are localhost, alpha",
-        f"{file}:2:43: jobs.b[0]: no host has the name or the address 'gamma'; the hosts are localhost, alpha",
-        f"{file}:3:8: lease: must be more than 0, found -1",
-    ]
+        load_spec(tmp_path / "c.yaml")
+    assert caught.value.message == f"{tmp_path / 'hosts.txt'}:1:1: the file is larger than 1 MiB"
 
 
 def test_without_a_number_the_nodes_are_those_of_the_allocation(monkeypatch: pytest.MonkeyPatch) -> None:

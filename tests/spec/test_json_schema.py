@@ -80,7 +80,15 @@ def test_check_jsonschema_accepts_every_written_spec(tmp_path: Path) -> None:
 
 #: The files of tests/spec/refusals in which only `validate` finds what is wrong.
 ONLY_VALIDATE = {
-    *("host-without-provider", "hostfile-and-hosts", "hostfile-folder", "hostfile-missing", "hosts-connect"),
+    *(
+        "host-without-provider",
+        "hostfile-and-hosts",
+        "hostfile-folder",
+        "hostfile-lines",
+        "hostfile-missing",
+        "hostfile-none",
+        "hosts-connect",
+    ),
     *("hosts-localhost", "hosts-paths", "hosts-ssh", "hosts-unreachable", "job-hosts-unknown", "job-restart-order"),
     *("job-same-address", "kubernetes-host", "kubernetes-name", "kubernetes-name-digit", "kubernetes-name-long"),
     *("kubernetes-network", "logs-sizes", "notify-secret", "restart-order", "slurm-unknown-node", "too-many-tasks"),
