@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import skip
+from tests.conftest import ROOT, SCRIPTS, skip
 from tfcluster.os.cpu_quota import read_cpu_quota
 
 
@@ -50,25 +50,12 @@ def test_a_kernel_without_control_groups_has_no_quota(tmp_path: Path) -> None:
 
 
 _KERNEL = tuple(map(int, os.uname().release.split(".")[:2]))
-_HUGE_PAGES = """
-import re
-import ctypes
-from tfcluster.os.huge_pages import collapse_memory
-ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: also where the kernel uses huge pages by itself
-def huge_mb():
-    return int(re.search("AnonHugePages: *([0-9]+) kB", open("/proc/self/smaps_rollup").read())[1]) >> 10
-memory = bytearray(64 << 20)
-memory[::4096] = bytes(range(256)) * 64
-ctypes.CDLL(None).prctl(41, 0, 0, 0, 0)
-assert huge_mb() == 0
-collapse_memory()
-print(huge_mb())
-assert memory[::4096] == bytes(range(256)) * 64
-"""
 
 
 def test_memory_is_in_huge_pages_and_keeps_its_contents() -> None:
     if _KERNEL < (6, 1):
         skip("Linux can do it from 6.1 on")
-    done = subprocess.run([sys.executable, "-c", _HUGE_PAGES], capture_output=True, text=True, check=True)
+    words = [sys.executable, str(SCRIPTS / "huge_pages.py")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
     assert int(done.stdout) >= 60

@@ -16,7 +16,7 @@ import click
 import pytest
 from packaging.requirements import Requirement
 
-from tests.conftest import EXAMPLE, ROOT, Sandbox, make_sandbox
+from tests.conftest import EXAMPLE, ROOT, SCRIPTS, Sandbox, make_sandbox
 from tests.screens import Terminal
 from tfcluster.cli.main import cli
 from tfcluster.version import PROTOCOL, __version__
@@ -26,22 +26,6 @@ COMPLETIONS = {
     "share/zsh/site-functions/_tfcluster": "_tfcluster",
     "share/fish/vendor_completions.d/tfcluster.fish": "tfcluster.fish",
 }
-# Asks the page's server for files, and prints which are as they are in the package; also where the package is.
-FETCH = """
-import sys, threading, urllib.request
-from pathlib import Path
-import tfcluster
-from tfcluster.dashboard.server import PageServer
-
-package = Path(tfcluster.__file__).parent
-print(package)
-server = PageServer(0, None, "token")
-threading.Thread(target=server.serve_forever, daemon=True).start()
-for path in (package / "dashboard" / "page").iterdir():
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/{path.name}") as response:
-        if response.read() == path.read_bytes():
-            print(path.name)
-"""
 
 
 def python(*arguments: str | Path, cwd: Path, **variables: str) -> str:
@@ -119,7 +103,7 @@ def test_the_command_and_the_page_work_from_the_wheel(installed: Sandbox) -> Non
     *cleared, command = installed.command
     environment = Path(command).parent.parent
     assert installed("--version").stdout.strip() == f"tfcluster, version {__version__} (protocol {PROTOCOL})"
-    fetched = installed.execute(*cleared, environment / "bin" / "python", "-c", FETCH)
+    fetched = installed.execute(*cleared, environment / "bin" / "python", SCRIPTS / "page_files.py")
     package, *names = fetched.stdout.splitlines()
     assert environment in Path(package).parents
     assert sorted(names) == sorted(path.name for path in (ROOT / "tfcluster" / "dashboard" / "page").iterdir())

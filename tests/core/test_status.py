@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +17,6 @@ from tfcluster.core.status import (
     unknown_task_status,
 )
 from tfcluster.core.topology import Task
-from tfcluster.protocol.serialization import decode, to_json
 
 READY = TaskStatus(
     task="/job:worker/task:0",
@@ -41,18 +39,6 @@ _OTHER: dict[str, Any] = {
     **{"task": "/job:worker/task:1", "index": 1, "address": "localhost", "restarts": 0, "devices": ()},
 }
 FAILED = replace(READY, state=TaskState.BACKING_OFF, **_OTHER)
-STATUS = ClusterStatus(
-    cluster="demo",
-    state=ClusterState.DEGRADED,
-    spec="cluster.yaml",
-    hosts=(HostStatus("localhost", HostState.UP, 16, "2.21.0"),),
-    tasks=(READY, FAILED),
-    runs=(RunStatus("pi-3f9a", "pi", RunState.CANCELLED, 0.4),),
-)
-
-
-def test_the_json_of_a_status_can_be_read_again() -> None:
-    assert decode(ClusterStatus, json.loads(json.dumps(to_json(STATUS)))) == STATUS
 
 
 LAYOUT = topology_of(

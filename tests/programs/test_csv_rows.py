@@ -68,10 +68,17 @@ FILES: dict[str | bytes, list[str | None]] = {
 }
 
 
+def column_in(path: Path, column: str | None) -> list[float]:
+    """Return the numbers of a column."""
+    numbers: list[float] = open_numbers(str(path), column).values.tolist()
+    return numbers
+
+
 def points_in(path: Path) -> list[float]:
     """Return the coordinates of all points: x and y of the first one, and so on."""
     points = read_csv(path, "FILE")
-    return np.column_stack([points.x, points.y]).ravel().tolist()
+    numbers: list[float] = np.column_stack([points.x, points.y]).ravel().tolist()
+    return numbers
 
 
 def lines_of(text: str | bytes, columns: list[str | None], path: Path, local_run: LocalRun) -> Iterator[str]:
@@ -79,19 +86,19 @@ def lines_of(text: str | bytes, columns: list[str | None], path: Path, local_run
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     yield f"{text!r:.60}"
 
-    def describe(read: Callable[[], list[float]]) -> str:
+    def describe(read: Callable[..., list[float]], *asked: str | None) -> str:
         try:
-            return str(read())
+            return str(read(path, *asked))
         except ClusterError as error:
             shown = f"error {error.exit_code.value}: {error.message}{error.hint and f' ({error.hint})'}"
             return shown.replace(str(path), "FILE")
 
     for column in columns:
         context = local_run(1)
-        found = describe(lambda column=column: open_numbers(str(path), column).values.tolist())
+        found = describe(column_in, column)
         yield f"    mean{'' if column is None else f' of {column}'}: {found}"
         yield from (f"        note: {note.replace(str(path), 'FILE')}" for note in context.notes)
-    yield f"    linear: {describe(lambda: points_in(path))}"
+    yield f"    linear: {describe(points_in)}"
 
 
 def test_what_programs_read_of_text(local_run: LocalRun, tmp_path: Path) -> None:

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.programs import graph, sessions
@@ -66,30 +64,6 @@ def test_values(expression: str, value: float) -> None:
     assert result["value"] == value
     assert type(result["value"]) is type(value)
     assert result["operations"][result["name"]]["value"] == value
-
-
-# With a point each, so that Python computes in floats too.
-WHOLE = st.one_of(st.integers(0, 99).map("{}.".format), st.sampled_from("xy"))
-EXPRESSIONS = st.recursive(
-    WHOLE,
-    lambda inner: st.tuples(inner, st.sampled_from("+-*/"), inner).map(lambda parts: "({} {} -{})".format(*parts)),
-    max_leaves=12,
-)
-
-
-@settings(deadline=None, max_examples=25)
-@given(EXPRESSIONS, st.integers(-50, 50), st.integers(-50, 50))
-def test_tensorflow_computes_what_python_does(text: str, x: int, y: int) -> None:
-    source = f"x = {x}; y = {y}; {text}"
-    try:
-        # In floats throughout, as the graph.
-        names = {"x": float(x), "y": float(y)}
-        expected = eval(text, names)
-    except ZeroDivisionError:
-        with pytest.raises(ClusterError, match="a division by zero"):
-            compute(source)
-    else:
-        assert compute(source)[1]["value"] == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -140,11 +140,3 @@ MISTAKES = [
 @pytest.mark.parametrize("text", MISTAKES)
 def test_a_mistake_is_marked_in_the_editor(text: str) -> None:
     assert errors_of(text)
-
-
-def test_every_key_has_a_hover_and_an_example() -> None:
-    schema = json.loads(SCHEMA.read_text())
-    for each in (schema, *schema["definitions"].values()):
-        for name, key in each.get("properties", {}).items():
-            if name != "secret":
-                assert {"description", "examples"} <= key.keys(), name
