@@ -1,15 +1,16 @@
-"""Which devices a TensorFlow device string names, and which ones a run uses."""
+"""Which devices a TensorFlow device string names, and which ones a run uses, whole in tests/golden."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.goldens import golden
 from tfcluster.core.devices import Device, find_gpu_problem, matches, select, visible_gpus
-from tfcluster.core.text import join_problems
 from tfcluster.errors import ClusterError, ExitCode
 
 
@@ -18,10 +19,6 @@ def device(short: str) -> Device:
     task, _, kind = short.partition("/")
     job, _, index = task.partition(":")
     return Device(f"/job:{job}/replica:0/task:{index}/device:{kind}", kind.partition(":")[0])
-
-
-def devices(text: str) -> list[Device]:
-    return [device(short) for short in text.split()]
 
 
 CPU = device("worker:1/CPU:0")
@@ -54,113 +51,72 @@ def test_a_malformed_pattern_is_a_usage_error(pattern: str) -> None:
     assert caught.value.exit_code is ExitCode.USAGE
 
 
-CPUS = "ps:0/CPU:0 worker:0/CPU:0 worker:0/CPU:1 worker:1/CPU:0"
-MIXED = "ps:0/CPU:0 worker:0/CPU:0 worker:0/GPU:0 worker:0/GPU:1 worker:1/CPU:0 worker:1/GPU:0"
+#: Clusters with a word for each device, and `down=` for each task that is not ready; behind `--`, what is asked for.
+CHOICES = """
+CPUS --
+MIXED --
+ps:0/CPU:0 ps:1/CPU:0 --
+ps:0/GPU:0 worker:0/CPU:0 --
+psych:0/CPU:0 ps:0/CPU:0 --
+worker:0/CPU:0 worker:0/XLA_CPU:0 --
+--
+
+MIXED -- gpus=2
+MIXED -- gpus=3
+MIXED -- gpus=4
+CPUS -- gpus=4
+worker:0/CPU:0 -- gpus=1
+worker:0/GPU:0 -- gpus=2
+
+MIXED -- /job:worker/task:1
+MIXED -- /task:1 /gpu:*
+MIXED -- /job:ps /job:ps
+MIXED -- /task:1 gpus=1
+ps:0/CPU:0 worker:0/CPU:1 -- /job:ps /job:chief
+
+ps:0/CPU:0 worker:0/CPU:0 down=worker:1 --
+ps:0/CPU:0 worker:0/CPU:0 down=worker:1 -- /job:worker
+ps:0/CPU:0 worker:0/CPU:0 down=worker:1 -- /job:ps
+ps:0/CPU:0 down=worker:0 down=worker:1 -- /task:*
+ps:0/CPU:0 down=worker:0 down=worker:1 --
+ps:0/CPU:0 down=ps:1 --
+ps:0/CPU:0 down=worker:1 -- /job:worker/task:1/device:CPU:0
+ps:0/CPU:0 down=worker:1 -- /job:worker/gpu:*
+ps:0/CPU:0 down=worker:0 down=worker:1 -- /task:*/gpu:0
+"""
+ALIASES = {
+    "CPUS": "ps:0/CPU:0 worker:0/CPU:0 worker:0/CPU:1 worker:1/CPU:0",
+    "MIXED": "ps:0/CPU:0 worker:0/CPU:0 worker:0/GPU:0 worker:0/GPU:1 worker:1/CPU:0 worker:1/GPU:0",
+}
 
 
-@pytest.mark.parametrize(
-    ("cluster", "patterns", "gpus", "chosen"),
-    [
-        # Nothing asked for: the GPUs, else the CPUs, of all but the ps.
-        (CPUS, [], None, "worker:0/CPU:0 worker:0/CPU:1 worker:1/CPU:0"),
-        (MIXED, [], None, "worker:0/GPU:0 worker:0/GPU:1 worker:1/GPU:0"),
-        ("ps:0/CPU:0 ps:1/CPU:0", [], None, "ps:0/CPU:0 ps:1/CPU:0"),
-        ("ps:0/GPU:0 worker:0/CPU:0", [], None, "worker:0/CPU:0"),
-        ("psych:0/CPU:0 ps:0/CPU:0", [], None, "psych:0/CPU:0"),
-        ("worker:0/CPU:0 worker:0/XLA_CPU:0", [], None, "worker:0/CPU:0"),
-        ("", [], None, ""),
-        # This number of GPUs.
-        (MIXED, [], 2, "worker:0/GPU:0 worker:0/GPU:1"),
-        (MIXED, [], 3, "worker:0/GPU:0 worker:0/GPU:1 worker:1/GPU:0"),
-        # Patterns take all that they name, also the ps, in their order and each once.
-        (MIXED, ["/job:worker/task:1"], None, "worker:1/CPU:0 worker:1/GPU:0"),
-        (MIXED, ["/task:1", "/gpu:*"], None, "worker:1/CPU:0 worker:1/GPU:0 worker:0/GPU:0 worker:0/GPU:1"),
-        (MIXED, ["/job:ps", "/job:ps"], None, "ps:0/CPU:0"),
-        # Both.
-        (MIXED, ["/task:1"], 1, "worker:1/GPU:0"),
-    ],
-)
-def test_the_devices_of_a_run(cluster: str, patterns: list[str], gpus: int | None, chosen: str) -> None:
+def choices_of(line: str) -> Iterator[str]:
+    """Yield which devices a run uses, or why none, if devices may be missing and if they may not."""
+    cluster, _, asked = line.partition("--")
+    words = ALIASES.get(cluster.strip(), cluster).split()
+    there = {device(word): word for word in words if not word.startswith("down=")}
+    down = [word.removeprefix("down=") for word in words if word.startswith("down=")]
+    missing = {f"/job:{task.replace(':', '/task:')}": f"{task} died" for task in down}
+    patterns = [word for word in asked.split() if not word.startswith("gpus=")]
+    gpus = next((int(word.removeprefix("gpus=")) for word in asked.split() if word.startswith("gpus=")), None)
     for strict in (False, True):
-        selection = select(devices(cluster), patterns=patterns, gpus=gpus, strict=strict)
-        assert selection.devices == tuple(devices(chosen))
-        assert selection.notes == ()
+        try:
+            selection = select([*there], patterns=patterns, gpus=gpus, strict=strict, missing=missing)
+        except ClusterError as error:
+            found = [f"error {error.exit_code.value}: {error.message}{error.hint and f' ({error.hint})'}"]
+        else:
+            found = [" ".join(there[each] for each in selection.devices) or "none", *selection.notes]
+        yield f"    {'strict: ' if strict else ''}{'; note: '.join(found)}"
 
 
-@pytest.mark.parametrize(
-    ("cluster", "gpus", "chosen", "shortage", "instead"),
-    [
-        (
-            CPUS,
-            4,
-            "worker:0/CPU:0 worker:0/CPU:1 worker:1/CPU:0",
-            "4 GPU devices asked for, the cluster has 0",
-            "3 CPU",
-        ),
-        ("worker:0/CPU:0", 1, "worker:0/CPU:0", "1 GPU device asked for, the cluster has 0", "1 CPU device"),
-        (MIXED, 4, "worker:0/CPU:0 worker:1/CPU:0", "4 GPU devices asked for, the cluster has 3", "2 CPU devices"),
-        ("worker:0/GPU:0", 2, None, "2 GPU devices asked for, the cluster has 1", ""),
-    ],
-)
-def test_fewer_gpus_than_asked_for_run_on_cpus_with_a_note_unless_strict(
-    cluster: str, gpus: int, chosen: str | None, shortage: str, instead: str
-) -> None:
-    if chosen is not None:
-        selection = select(devices(cluster), gpus=gpus)
-        assert selection.devices == tuple(devices(chosen))
-        (note,) = selection.notes
-        assert note.startswith(f"{shortage}: running on {instead}")
-    with pytest.raises(ClusterError) as caught:
-        select(devices(cluster), gpus=gpus, strict=chosen is not None)
-    assert (caught.value.message, caught.value.exit_code) == (shortage, ExitCode.FAILED)
-
-
-W1_DEAD = {"/job:worker/task:1": "worker:1 died"}
-ALL_DEAD = {"/job:worker/task:0": "worker:0 died", **W1_DEAD}
-
-
-@pytest.mark.parametrize(
-    ("ready", "patterns", "missing", "chosen"),
-    [
-        ("ps:0/CPU:0 worker:0/CPU:0", [], W1_DEAD, "worker:0/CPU:0"),
-        ("ps:0/CPU:0 worker:0/CPU:0", ["/job:worker"], W1_DEAD, "worker:0/CPU:0"),
-        ("ps:0/CPU:0 worker:0/CPU:0", ["/job:ps"], W1_DEAD, "ps:0/CPU:0"),
-        ("ps:0/CPU:0", ["/task:*"], ALL_DEAD, "ps:0/CPU:0"),
-        ("ps:0/CPU:0", [], ALL_DEAD, ""),  # a ps does not stand in for workers that are down
-        ("ps:0/CPU:0", [], {"/job:ps/task:1": "ps:1 died"}, "ps:0/CPU:0"),
-    ],
-)
-def test_tasks_that_are_not_ready_are_left_out(
-    ready: str, patterns: list[str], missing: dict[str, str], chosen: str
-) -> None:
-    assert select(devices(ready), patterns=patterns, missing=missing).devices == tuple(devices(chosen))
-    with pytest.raises(ClusterError) as caught:
-        select(devices(ready), patterns=patterns, missing=missing, strict=True)
-    assert (caught.value.message, caught.value.exit_code) == (join_problems(missing.values()), ExitCode.UNHEALTHY)
-
-
-@pytest.mark.parametrize(
-    ("pattern", "missing", "message"),
-    [
-        ("/job:worker/task:1/device:CPU:0", W1_DEAD, "--devices /job:worker/task:1/device:CPU:0: worker:1 died"),
-        ("/job:worker/gpu:*", W1_DEAD, "--devices /job:worker/gpu:*: worker:1 died"),
-        ("/task:*/gpu:0", ALL_DEAD, "--devices /task:*/gpu:0: worker:0, worker:1 died"),
-    ],
-)
-def test_a_pattern_that_only_tasks_match_which_are_not_ready_names_them(
-    pattern: str, missing: dict[str, str], message: str
-) -> None:
-    with pytest.raises(ClusterError) as caught:
-        select(devices("ps:0/CPU:0"), patterns=[pattern], missing=missing)
-    assert (caught.value.message, caught.value.exit_code) == (message, ExitCode.UNHEALTHY)
-
-
-def test_a_pattern_without_a_device_is_a_usage_error_with_the_devices() -> None:
-    with pytest.raises(ClusterError) as caught:
-        select(devices("ps:0/CPU:0 worker:0/CPU:1"), patterns=["/job:ps", "/job:chief"])
-    assert caught.value.message == "--devices /job:chief: no device of the cluster matches"
-    assert caught.value.hint == "The cluster has /job:ps/task:0/device:CPU:0, /job:worker/task:0/device:CPU:1."
-    assert caught.value.exit_code is ExitCode.USAGE
+def test_the_devices_of_a_run() -> None:
+    """Those named: else the GPUs, else the CPUs, of all tasks but a ps, which stands in for no worker that is down."""
+    lines: list[str] = []
+    for line in CHOICES.strip().splitlines():
+        found = [*choices_of(line)] if line else []
+        is_same = found and found[1] == found[0].replace("    ", "    strict: ")
+        lines += [line, *(found[:1] if is_same else found)]
+    golden("device-choices.txt", "\n".join(lines))
 
 
 _PIECES = ["/job:", "/task:", "/replica:", "/device:", "worker", "ps", "CPU", "gpu", ":", "0", "1", "*", "?", "[", "]!"]
