@@ -86,6 +86,7 @@ class FakeAgent:
     up: dict[str, ClusterTopology] = field(default_factory=dict)
     states: dict[str, TaskState] = field(default_factory=dict)  # of the tasks that are not ready, by their short names
     last_exit: LastExit | None = None  # of each task
+    started: float | None = None  # when the clusters were started
     runs: list[RunSummary] = field(default_factory=list)
     logs: list[LogLine] = field(default_factory=list)
     events: list[ClusterEvent] = field(default_factory=list)
@@ -151,7 +152,7 @@ class FakeAgent:
         ran = [run for run in self.runs if host == topology.head().host]
         runs = tuple(RunStatus(run.run, run.program, run.state, run.seconds or 0.0) for run in ran)
         own = HostStatus(host, HostState.UP, 999, TENSORFLOW)
-        return replace(whole, hosts=(own,), tasks=tasks, runs=runs)
+        return replace(whole, hosts=(own,), tasks=tasks, runs=runs, started=self.started)
 
     def observed(self, cluster: str, host: str) -> ObservedState | None:
         """Return what the agent on a host observes; None if the cluster is not up there."""
@@ -223,7 +224,7 @@ class FakeAgent:
                 yield Reply(ApplyReply(None))
             case DownRequest():
                 yield self.status(cluster, host)
-                self._end(cluster, host)
+                self.go_down(cluster, host)
                 yield Reply(DownReply())
             case RestartRequest():
                 yield Reply(Done())
@@ -248,7 +249,8 @@ class FakeAgent:
             if not request.tasks or {line.task, line.task.partition(":")[0]} & {*request.tasks}:
                 yield LogEvent(line.task, number, line)
 
-    def _end(self, cluster: str, host: str) -> None:
+    def go_down(self, cluster: str, host: str) -> None:
+        """Have a cluster be down on a host."""
         journal_path(cluster, host).unlink(missing_ok=True)
         socket_path(cluster, host).unlink(missing_ok=True)
         with suppress(OSError):  # it has logs or runs

@@ -3,55 +3,37 @@
 from __future__ import annotations
 
 from collections import Counter
-from types import SimpleNamespace
-from typing import Any, cast
+from dataclasses import replace
 
 import pytest
 
-from tests.agent.hosts import topology_of
-from tfcluster.client.cluster import Cluster
+from tests.project import Project
+from tfcluster.client.resolve import find_cluster
 from tfcluster.client.status import NoStatusError, take_snapshot
-from tfcluster.core.states import ClusterState, HostState
-from tfcluster.core.status import ClusterStatus, HostStatus
 from tfcluster.errors import ExitCode
-from tfcluster.protocol.api import Request
-from tfcluster.protocol.api.cluster import StatusReply, TopologyRequest
-from tfcluster.transport.errors import HostUnreachableError, not_running
+from tfcluster.protocol.api import Reply
+from tfcluster.protocol.api.cluster import StatusReply, StatusRequest, TopologyRequest
+from tfcluster.transport.errors import not_running
 
 
-class Hosts:
-    """A cluster whose hosts have the given generations of its topology; None is a host that cannot be reached."""
+def with_generations(project: Project, generations: dict[str, int | None], ending: str = "") -> None:
+    """Bring up a cluster whose hosts have these generations of its topology; None is a host that cannot be reached.
 
-    name, provider, is_local = "demo", None, False
-
-    def __init__(self, generations: dict[str, int | None], ending: str = "") -> None:
-        self.hosts = generations
-        self._ending = ending  # the hosts whose agent ends after it has sent its status
-        self.topology_requests: Counter[str] = Counter()
-
-    def require_hosts(self) -> None: ...
-
-    def connect(self, host: str) -> Any:
-        return SimpleNamespace(
-            stream=lambda request, timeout: self._response(host, request),
-            call=lambda request: self._answer(host, request),
-        )
-
-    def _response(self, host: str, request: Request[Any, Any]) -> Any:
-        answer = self._answer(host, request)
-        return SimpleNamespace(close=lambda: None, result=lambda: answer)
-
-    def _answer(self, host: str, request: Request[Any, Any]) -> Any:
-        generation = self.hosts[host]
-        if generation is None:
-            raise HostUnreachableError(host, "no route to host")
-        if isinstance(request, TopologyRequest):
-            self.topology_requests[host] += 1
-            if host in self._ending:
-                raise not_running("demo")
-            return topology_of(generation=generation)
-        status = ClusterStatus("demo", ClusterState.RUNNING, "", (HostStatus(host, HostState.UP, 1, "2"),), (), ())
-        return StatusReply(status, generation)
+    The agents of the hosts `ending` end after they have sent their status.
+    """
+    hosts = ", ".join(generations)
+    topology = project.bring_up(f"name: wide\nhosts: [{hosts}]\njobs: {{worker: {{tasks: {len(generations)}}}}}\n")
+    project.agent.away = {host for host, generation in generations.items() if generation is None}
+    project.agent.answer(
+        StatusRequest,
+        lambda request, host: [Reply(StatusReply(project.agent.status("wide", host), generations[host] or 0))],
+    )
+    project.agent.answer(
+        TopologyRequest,
+        lambda request, host: [
+            not_running("wide") if host in ending else Reply(replace(topology, generation=generations[host] or 0))
+        ],
+    )
 
 
 @pytest.mark.parametrize(
@@ -65,21 +47,28 @@ class Hosts:
     ],
 )
 def test_the_topology_is_the_latest_that_a_host_has(
-    generations: dict[str, int | None], latest: int, asked: dict[str, int]
+    project: Project, generations: dict[str, int | None], latest: int, asked: dict[str, int]
 ) -> None:
-    hosts = Hosts(generations)
-    snapshot = take_snapshot(cast(Cluster, hosts))
+    with_generations(project, generations)
+    snapshot = take_snapshot(find_cluster("wide"))
     assert snapshot.topology.generation == latest
-    assert hosts.topology_requests == asked
+    assert Counter(host for host, each in project.agent.requests if isinstance(each, TopologyRequest)) == asked
     assert set(snapshot.statuses) == {host for host, generation in generations.items() if generation is not None}
 
 
-def test_a_host_that_goes_away_meanwhile_is_not_the_end_of_the_cluster() -> None:
-    unreachable: dict[str, int | None] = {"a": None, "b": 3, "c": 3}
-    snapshot = take_snapshot(cast(Cluster, Hosts(unreachable, ending="b")))
-    assert snapshot.topology.generation == 3
-    assert set(snapshot.statuses) == {"b", "c"}
-    assert take_snapshot(cast(Cluster, Hosts({"a": 2, "b": 3}, ending="b"))).topology.generation == 2
-    with pytest.raises(NoStatusError) as caught:
-        take_snapshot(cast(Cluster, Hosts(unreachable, ending="bc")))
-    assert caught.value.exit_code is ExitCode.UNREACHABLE
+@pytest.mark.parametrize(
+    ("generations", "ending", "latest"),
+    [({"a": None, "b": 3, "c": 3}, "b", 3), ({"a": 2, "b": 3}, "b", 2), ({"a": None, "b": 3, "c": 3}, "bc", None)],
+)
+def test_a_host_that_goes_away_meanwhile_is_not_the_end_of_the_cluster(
+    project: Project, generations: dict[str, int | None], ending: str, latest: int | None
+) -> None:
+    with_generations(project, generations, ending)
+    if latest is None:
+        with pytest.raises(NoStatusError) as caught:
+            take_snapshot(find_cluster("wide"))
+        assert caught.value.exit_code is ExitCode.UNREACHABLE
+    else:
+        snapshot = take_snapshot(find_cluster("wide"))
+        assert snapshot.topology.generation == latest
+        assert set(snapshot.statuses) == {host for host, generation in generations.items() if generation is not None}

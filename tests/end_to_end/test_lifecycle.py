@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ ONE_WORKER = "name: one\njobs:\n  worker: {tasks: 1}\n"
 
 
 def test_the_four_commands_exactly(sandbox: Sandbox) -> None:
+    began = time.time()
     sandbox("up", "examples/cluster.yaml", cwd=ROOT)
+    assert began < sandbox.status()["started"] < time.time()
     run = sandbox("run", "pi", "--samples", "1e7", "--gpus", "4", cwd=ROOT)
     assert "pi = 3.14" in run.stdout
     assert "note: 4 GPU devices asked for, the cluster has 0: running on 2 CPU devices" in run.stdout
