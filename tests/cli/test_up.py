@@ -14,7 +14,7 @@ from tfcluster import settings
 from tfcluster.cli import up
 from tfcluster.core.hosts import OtherAccounts
 from tfcluster.core.plan import ActionKind, HostStep, PlannedAction
-from tfcluster.core.states import TaskState
+from tfcluster.core.states import RunState, TaskState
 from tfcluster.core.status import LastExit
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.protocol.api import Reply
@@ -27,6 +27,7 @@ from tfcluster.protocol.api.cluster import (
     RestartRequest,
 )
 from tfcluster.protocol.api.logs import LogLine
+from tfcluster.protocol.api.runs import FailingRunsReply, FailingRunsRequest, RunSummary
 
 DEMO = "name: demo\njobs: {ps: {tasks: 1}, worker: {tasks: 2}}\n"
 TABLE = """\
@@ -239,6 +240,45 @@ def test_restart(
     assert outcome.code == code
     assert outcome.stderr.startswith(error)
     assert [request.tasks for request in project.agent.asked(RestartRequest)] == restarted
+
+
+@pytest.mark.parametrize(
+    ("jobs", "names", "restarted", "lost"),
+    [
+        ("a: {tasks: 1}, worker: {tasks: 2}, ps: {tasks: 2}", "", "ps:0 ps:1 a:0 worker:0 worker:1", "ps:0, ps:1"),
+        ("ps: {tasks: 2}, worker: {tasks: 2}", "worker /job:ps/task:1 worker:0", "ps:1 worker:0 worker:1", "ps:1"),
+        ("ps: {tasks: 2}, worker: {tasks: 2}", "worker", "worker:0 worker:1", ""),
+        ("local: {tasks: 1}, worker: {tasks: 2}", "worker:1 local", "local:0 worker:1", "local:0, worker:1"),
+    ],
+)
+def test_which_tasks_are_restarted_in_which_order_and_hold_variables(
+    project: Project, jobs: str, names: str, restarted: str, lost: str
+) -> None:
+    project.bring_up(f"name: demo\njobs: {{{jobs}}}\n")
+    outcome = project.run(f"restart {names} --yes")
+    assert outcome.stderr == (f"LOST: the variables of {lost}\n" if lost else "")
+    assert [request.tasks for request in project.agent.asked(RestartRequest)] == [tuple(restarted.split())]
+
+
+@pytest.mark.parametrize("state", TaskState)
+def test_only_a_process_has_variables_to_lose(project: Project, state: TaskState) -> None:
+    project.bring_up(DEMO)
+    project.agent.states = {"ps:0": state}
+    project.agent.answer(RestartRequest, [ClusterError("no more")])
+    outcome = project.run("restart ps:0")
+    has_none = state in {TaskState.BACKING_OFF, TaskState.FAILED, TaskState.STOPPED}
+    problem = "no more" if has_none else "cluster 'demo' would lose the variables of ps:0: nothing was restarted"
+    assert outcome.stderr.startswith(f"error: {problem}\n")
+
+
+def test_a_restart_loses_runs_too_and_knows_its_tasks(project: Project) -> None:
+    project.bring_up(DEMO)
+    project.agent.runs = [RunSummary("a-1", "pi", {}, RunState.RUNNING, 1.0, 1.0, None, None, None, None)]
+    project.agent.answer(FailingRunsRequest, [Reply(FailingRunsReply(("a-1",)))])
+    lost = "the variables of ps:0, run a-1, if it uses these tasks"
+    assert f"error: cluster 'demo' would lose {lost}: nothing was restarted\n" in project.run("restart").stderr
+    outcome = project.run("restart ps:0 ps:7 --yes")
+    assert (outcome.code, outcome.stderr.splitlines()[0]) == (2, "error: no task 'ps:7'")
 
 
 TASK = topology_of("jobs: {ps: {tasks: 1}}").tasks[0]

@@ -1,32 +1,38 @@
-"""The options of a run in Python: a wrong one is a ClusterError, and none is ignored."""
+"""`tfcluster.connect()`: the options of a run in Python, of which none is ignored, and what needs no TensorFlow."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tfcluster.client.runs.submission import RunSubmission
+from tests.conftest import ROOT
+from tests.project import Project
 from tfcluster.connection import ClusterConnection
+from tfcluster.core.environment import client_variables
 from tfcluster.errors import ClusterError, ExitCode
-from tfcluster.ui import plot
+from tfcluster.paths import LOCAL_HOST, socket_path, state_folder
+from tfcluster.protocol.api import Done, Reply
+from tfcluster.protocol.api.cluster import EnvironmentReply, EnvironmentRequest
+from tfcluster.protocol.api.runs import EventRecord, RunRequest
 
-RESULT = {"event": "result", "state": "succeeded", "result": {"loss": 0.5}}
+CURVE = {"mode": "single", "curve": [[1, 0.5], [2, 0.25]], "loss": 0.25, "seconds": 1.0, "seed": 7}
+RESULT = {"event": "result", "run": "expfit-1", "program": "expfit", "state": "succeeded", "result": CURVE}
 
 
 @pytest.fixture
-def connection(monkeypatch: pytest.MonkeyPatch) -> ClusterConnection:
-    """A connection whose runs succeed without a cluster."""
-
-    def events(request: RunSubmission, cluster: Any) -> Generator[dict[str, Any], None, None]:
-        yield RESULT
-
-    monkeypatch.setattr(RunSubmission, "events", events)
-    connection = object.__new__(ClusterConnection)
-    connection._cluster = None  # type: ignore[assignment]
-    return connection
+def connection(project: Project) -> ClusterConnection:
+    """A connection to a cluster whose runs succeed at once."""
+    topology = project.bring_up("name: demo\njobs: {ps: {tasks: 1}, worker: {tasks: 2}}\n")
+    project.patch.setenv("no_grpc_proxy", "")  # which the connection changes
+    project.patch.chdir(project.folder)
+    paths = sys.executable, str(ROOT), str(socket_path("demo", LOCAL_HOST)), str(state_folder("demo", LOCAL_HOST))
+    variables = client_variables(topology, None, "localhost:1", {})
+    project.agent.answer(EnvironmentRequest, [Reply(EnvironmentReply(variables, *paths, None))])
+    project.agent.answer(RunRequest, [EventRecord(RESULT), Reply(Done())])
+    return ClusterConnection()
 
 
 @pytest.mark.parametrize(
@@ -42,18 +48,24 @@ def connection(monkeypatch: pytest.MonkeyPatch) -> ClusterConnection:
     ],
 )
 def test_a_wrong_option_is_an_error_of_the_cluster(
-    connection: ClusterConnection, program: str, options: dict[str, Any], problem: str
+    project: Project, connection: ClusterConnection, program: str, options: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(ClusterError, match=problem) as caught:
         connection.run(program, **options)
     assert caught.value.exit_code is ExitCode.USAGE
+    assert project.agent.asked(RunRequest) == []
 
 
-def test_the_plot_of_a_run_is_drawn(
-    connection: ClusterConnection, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    drawn: list[object] = []
-    monkeypatch.setattr(plot, "refuse_without_matplotlib", lambda: None)
-    monkeypatch.setattr(plot, "draw_convergence", lambda *arguments: drawn.append(arguments))
-    assert connection.run("expfit", plot=tmp_path / "x.png") == {"loss": 0.5}
-    assert drawn == [(tmp_path / "x.png", {"loss": 0.5})]
+def test_the_plot_of_a_run_is_drawn(project: Project, connection: ClusterConnection) -> None:
+    picture: Path = project.folder / "x.svg"
+    assert connection.run("expfit", plot=picture) == CURVE
+    assert picture.read_text().rstrip().endswith("</svg>")
+
+
+def test_only_what_needs_tensorflow_imports_it(connection: ClusterConnection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    assert repr(connection) == f"<tfcluster demo at {connection.target}>"
+    assert connection.target == "grpc://localhost:2223"
+    with pytest.raises(ClusterError, match="this requires TensorFlow") as caught:
+        connection.resolver()
+    assert "pip install tensorflow" in caught.value.hint

@@ -254,7 +254,7 @@ def test_nobody_is_asked_while_nobody_looks_and_then_for_everything(
         time.sleep(0.1)  # ten times the interval
         return quiet[-1] == quiet[-2]
 
-    wait_for(is_quiet)
+    wait_for(is_quiet, 30)
     version = live.version
     for agent in agents:
         agent.requests.clear()

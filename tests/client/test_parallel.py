@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import threading
 from collections.abc import Iterator
@@ -10,7 +11,6 @@ import pytest
 
 from tests.conftest import wait_for
 from tfcluster import settings
-from tfcluster.client.rpc import parallel
 from tfcluster.client.rpc.parallel import StreamContext, map_hosts, merge_streams
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.paths import LOCAL_HOST
@@ -48,17 +48,16 @@ def test_a_host_that_hangs_times_out() -> None:
 
 def test_a_host_that_is_away_is_named_while_others_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "HOST_ERROR_DELAY_SECONDS", 0.05)
-    warnings: list[str] = []
-    monkeypatch.setattr(parallel, "warn", warnings.append)
+    monkeypatch.setattr("sys.stderr", errors := io.StringIO())
 
     def ask(host: str) -> str:
         if host == "dead":
             raise HostUnreachableError(host, "no route to host")
-        wait_for(lambda: warnings)
+        wait_for(errors.getvalue)
         return host
 
     assert map_hosts(["dead", "slow"], ask, 60.0, find_lost=lambda value: None)[0] == {"slow": "slow"}
-    assert warnings == ["host 'dead' cannot be reached: no route to host; waiting for the other hosts"]
+    assert errors.getvalue() == "host 'dead' cannot be reached: no route to host; waiting for the other hosts\n"
 
 
 def test_a_host_that_is_away_is_not_named_twice_when_all_are_done(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,8 @@ from tfcluster import settings
 from tfcluster.client.tensorboard import TensorBoard, named_folders
 from tfcluster.errors import ClusterError
 from tfcluster.paths import LOCAL_HOST
-from tfcluster.transport.remote import tensorboard
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
+from tfcluster.transport.remote.tensorboard import TensorBoardRequest, tensorboard_argv
 
 # Prints on the standard error more than a pipe holds, as a login shell with a long greeting may.
 _PRINTS_MUCH = "import sys; sys.stderr.write('line of a greeting\\n' * 20000); sys.stderr.flush();"
@@ -66,20 +68,25 @@ def test_folders(parameters: dict[str, Any], folders: list[str]) -> None:
     assert list(named_folders(parameters, "/r")) == folders
 
 
+#: As in a Python that has no TensorBoard.
+NOT_INSTALLED = {
+    "TEST_HIDDEN_MODULES": "tensorboard",
+    "PYTHONPATH": f"{ROOT / 'tests' / 'changed'}:{ROOT}",
+}
+
+
 def test_a_tensorboard_that_is_not_installed_is_said(project: Project) -> None:
-    changes = {"tfcluster.transport.remote.tensorboard": "_find_command = lambda: []"}
-    path = f"{ROOT / 'tests' / 'changed'}:{ROOT}"
-    outcome = project.run("tensorboard .", env={"TEST_CHANGES": json.dumps(changes), "PYTHONPATH": path})
+    outcome = project.run("tensorboard .", env={**NOT_INSTALLED, "PATH": "/"})
     assert (outcome.code, outcome.stdout) == (1, "")
     assert f"TensorBoard is not installed for {sys.executable} on this machine" in outcome.stderr
     assert f"Install it: {shlex.quote(sys.executable)} -m pip install tensorboard" in outcome.stderr
 
 
-def test_it_listens_on_the_loopback_device_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    executed: list[list[str]] = []
-    monkeypatch.setattr(tensorboard, "_find_command", lambda: ["tensorboard"])
-    monkeypatch.setattr("os.chdir", lambda folder: None)
-    monkeypatch.setattr("os.execv", lambda path, argv: executed.append(argv))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    tensorboard.main(json.dumps({"folders": [str(tmp_path)], "port": 6006}))
-    assert executed == [["tensorboard", "--logdir", str(tmp_path), "--host", "127.0.0.1", "--port", "6006"]]
+def test_it_listens_on_the_loopback_device_alone_and_uses_no_gpu(tmp_path: Path) -> None:
+    program = tmp_path / "tensorboard"  # the one of another Python
+    program.write_text('#!/bin/sh\necho "$@"; pwd; echo "$CUDA_VISIBLE_DEVICES"\n')
+    program.chmod(0o755)
+    argv = tensorboard_argv(TensorBoardRequest((str(tmp_path),), port=6006), sys.executable, str(ROOT))
+    environment = {**os.environ, **NOT_INSTALLED, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    output = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert output.splitlines()[-3:] == [f"--logdir {tmp_path} --host 127.0.0.1 --port 6006", "/", "-1"]

@@ -9,30 +9,6 @@ import pytest
 
 from tests.conftest import SCRIPTS, Sandbox
 
-_STRATEGY = """
-import tensorflow as tf
-import tfcluster
-
-cluster = tfcluster.connect()
-assert cluster.target == "grpc://" + cluster.cluster_spec().task_address("worker", 0)
-assert cluster.resolver().master() == cluster.target
-with tf.compat.v1.Session(cluster.target) as session:
-    assert any("/job:ps" in device.name for device in session.list_devices())
-strategy = tf.distribute.ParameterServerStrategy(cluster.resolver())
-with strategy.scope():
-    total = tf.Variable(1.0)
-coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-
-@tf.function
-def add():
-    total.assign_add(2.0)
-
-for _ in range(10):
-    coordinator.schedule(add)
-coordinator.join()
-print(total.device, float(total))
-"""
-
 
 def python(sandbox: Sandbox, program: str) -> str:
     """Return what a program prints in a Python process of its own, which has only tfcluster's folders."""
@@ -44,7 +20,8 @@ def python(sandbox: Sandbox, program: str) -> str:
 
 @pytest.mark.slow
 def test_a_strategy_and_a_session_find_the_cluster_in_spite_of_a_proxy(demo: Sandbox) -> None:
-    assert python(demo, _STRATEGY).split() == ["/job:ps/replica:0/task:0/device:CPU:0", "21.0"]
+    output = python(demo, (SCRIPTS / "connected_strategy.py").read_text())
+    assert output.split() == ["/job:ps/replica:0/task:0/device:CPU:0", "21.0"]
 
 
 def test_runs_return_their_results(demo: Sandbox) -> None:
@@ -72,23 +49,3 @@ with ThreadPoolExecutor() as pool:
 """
     first, second = json.loads(python(demo, program))
     assert first == second
-
-
-_WITHOUT_TENSORFLOW = """
-import sys
-sys.modules["tensorflow"] = None
-import tfcluster
-cluster = tfcluster.connect()
-print(repr(cluster))
-try:
-    cluster.resolver()
-except tfcluster.errors.ClusterError as error:
-    print(error, error.hint)
-"""
-
-
-def test_only_what_needs_tensorflow_imports_it(demo: Sandbox) -> None:
-    output = python(demo, _WITHOUT_TENSORFLOW)
-    assert output.startswith("<tfcluster demo at grpc://localhost:")
-    assert "this requires TensorFlow" in output
-    assert "pip install tensorflow" in output
