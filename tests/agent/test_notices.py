@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -15,7 +16,6 @@ import pytest
 
 from tfcluster import settings
 from tfcluster.agent.notices import IncidentMonitor, Notifier, post
-from tfcluster.agent.subprocesses import run_in_child
 from tfcluster.agent.tasks.health import ProbeOutcome, ProbeResult
 from tfcluster.core.notices import Notice, environment_of, host_notice, run_notice
 from tfcluster.core.states import TaskState
@@ -187,14 +187,14 @@ async def test_an_error_of_one_attempt_drops_no_notice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(settings, "NOTICE_RETRY_SECONDS", (0.0, 0.0))
-    attempts = iter([MemoryError("no memory")])
+    attempts, socketpair = iter([MemoryError("no memory")]), socket.socketpair
 
-    async def fail_once(*arguments: Any) -> Any:
+    def fail_once() -> tuple[socket.socket, socket.socket]:
         for error in attempts:
             raise error
-        return await run_in_child(*arguments)
+        return socketpair()
 
-    monkeypatch.setattr("tfcluster.agent.notices.run_in_child", fail_once)
+    monkeypatch.setattr(socket, "socketpair", fail_once)  # for the process that delivers
     out = tmp_path / "out"
     notices = notifier(f"echo $TFCLUSTER_NOTICE_HOST >> {out}")
     for notice in NOTICES:

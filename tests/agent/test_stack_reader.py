@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,48 +14,19 @@ import pytest
 
 from tests.conftest import ROOT, running, wait_for
 from tfcluster import settings
-from tfcluster.agent.event_loop import Turn
-from tfcluster.agent.runs import stacks
 from tfcluster.agent.runs.stacks import StackReader, find_processes
 from tfcluster.os import procfs
 from tfcluster.processes.runs.run_plan import STACKS
 
 
-async def test_only_the_processes_of_one_run_wait_for_each_other(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    asked: list[str] = []
-    blocked = asyncio.Event()
-
-    async def read_threads(pid: int, pidfd: int, path: Path, ids: Any, threads: Any, *, running: bool) -> str:
-        asked.append(path.parent.name)
-        if path.parent.name == "blocks":
-            await blocked.wait()
-        return ""
-
-    async def no_problem(pid: int, path: Path) -> str:
-        return ""
-
-    monkeypatch.setattr(stacks, "_signal_problem", no_problem)
-    monkeypatch.setattr(stacks, "_read_threads", read_threads)
-    reader = StackReader()
-    waiting = [asyncio.ensure_future(reader.read(os.getpid(), tmp_path / "blocks")) for _ in range(2)]
-    await asyncio.sleep(0)
-    await reader.read(os.getpid(), tmp_path / "other")
-    assert asked == ["blocks", "other"]
-    blocked.set()
-    await asyncio.gather(*waiting)
-    assert asked == ["blocks", "other", "blocks"]
-
-
 async def test_of_very_many_processes_only_some_are_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     looked_at: list[int] = []
 
-    async def has_open(pid: int, path: str, turn: Turn) -> bool:
+    def open_files(pid: int) -> Iterator[str]:
         looked_at.append(pid)
-        return pid == 2
+        return iter([str(tmp_path / STACKS)] if pid == 2 else [])
 
-    monkeypatch.setattr(stacks, "_has_open", has_open)
+    monkeypatch.setattr(procfs, "open_files", open_files)
     monkeypatch.setattr(procfs, "children", lambda pid: [pid * 2, pid * 2 + 1] if pid < 10_000 else [])
     driver: Any = type("Driver", (), {"pid": 1, "is_alive": lambda self: True})()
     assert await find_processes(driver, tmp_path, forked=True) == [2]
@@ -92,6 +62,35 @@ print("on", flush=True)
 while True:
     pass
 """
+
+
+#: Waits until it may end.
+IDLE = "print('ready', flush=True)\nsys.stdin.readline()\n"
+
+
+async def test_only_the_processes_of_one_run_wait_for_each_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A process that computes is waited for until it pauses, or exits."""
+    monkeypatch.setattr(settings, "STACK_PAUSE_SECONDS", 600.0)
+    one, other = tmp_path / "one", tmp_path / "other"
+    for folder in (one, other):
+        folder.mkdir()
+    computing = "print('ready', flush=True)\nwhile True: pass\n"
+    with program(computing, one) as busy, program(IDLE, one) as idle, program(IDLE, other) as stranger:
+        for process in (busy, idle, stranger):
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        reader = StackReader()
+        first = asyncio.ensure_future(reader.read(busy.pid, one, running=True))
+        await asyncio.sleep(0)
+        second = asyncio.ensure_future(reader.read(idle.pid, one))
+        assert len((await reader.read(stranger.pid, other)).threads) == 1
+        assert not first.done()
+        assert not second.done()
+        busy.kill()
+        await first
+        assert len((await second).threads) == 1
 
 
 def test_a_thread_that_runs_is_asked_only_for_a_user(tmp_path: Path) -> None:
@@ -139,11 +138,9 @@ async def test_a_process_that_executes_another_program_after_the_look_lives(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Without a handler, the signal must not end it: no look can rule that out."""
-
-    async def no_problem(pid: int, path: Path) -> str:
-        return ""
-
-    monkeypatch.setattr(stacks, "_signal_problem", no_problem)
+    read_status = procfs.read_status
+    monkeypatch.setattr(procfs, "read_status", lambda *ids: read_status(*ids) | {"SigCgt": "f" * 16})
+    monkeypatch.setattr(procfs, "open_files", lambda pid: iter([str(tmp_path / STACKS)]))
     (tmp_path / STACKS).touch()
     with running("sleep", "60") as process:
         wait_for(lambda: "sleep" in procfs.waits_in(process.pid, process.pid))

@@ -20,7 +20,6 @@ import pytest
 from tests.agent.hosts import run_request
 from tests.conftest import wait_for
 from tfcluster import settings
-from tfcluster.agent import subprocesses
 from tfcluster.agent.context import AgentContext, Lease
 from tfcluster.agent.handlers.files import CodeStore, Upload, receive, receive_code, validate_filename
 from tfcluster.agent.rpc_server import Dispatcher, RpcConnection
@@ -291,7 +290,7 @@ def test_a_manifest_that_cannot_be_read(tmp_path: Path) -> None:
 def test_code_arrives_though_no_process_is_left_to_prune_the_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fork, forks = subprocesses._fork, iter([True])
+    fork, forks = os.fork, iter([True])
 
     def fork_once() -> int:
         if next(forks, False):
@@ -299,7 +298,7 @@ def test_code_arrives_though_no_process_is_left_to_prune_the_cache(
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr(subprocesses, "_fork", fork_once)
+    monkeypatch.setattr(os, "fork", fork_once)
     manifest = encode_manifest([CodeFile("train.py", 5, digest=digest_of(b"first"))])
     with caplog.at_level(logging.WARNING):
         answers = send(manifest, b"first")

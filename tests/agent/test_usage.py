@@ -76,7 +76,7 @@ async def test_gpus_are_read_by_a_process_that_ends_when_nobody_asks(monkeypatch
     monkeypatch.setattr(usage, "_NVIDIA_DEVICE", Path("/dev/null"))
     monkeypatch.setattr(gpus, "_DEVICES", "/dev/full")
 
-    def fail(*arguments: object) -> None:
+    def fail() -> None:
         raise BlockingIOError("no process is left")
 
     reporter = GpuReporter("GPU reporter")
@@ -85,7 +85,7 @@ async def test_gpus_are_read_by_a_process_that_ends_when_nobody_asks(monkeypatch
         assert await reporter.read(1.0) == GpuReport(), "without a driver"
         assert reporter.process is None
     with monkeypatch.context() as patch:
-        patch.setattr("tfcluster.agent.subprocesses.fork_child", fail)
+        patch.setattr(os, "fork", fail)
         assert await reporter.read(60.0) == GpuReport()
     with open("/dev/full"):  # in place of a device of the driver
         report = await reporter.read(60.0)

@@ -7,9 +7,11 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -17,10 +19,11 @@ from typing import Any
 import pytest
 
 from tests.agent.hosts import task_of, topology_of
-from tests.conftest import wait_for
+from tests.conftest import ROOT, running, wait_for
 from tfcluster import settings
 from tfcluster.agent.event_loop import ChangeNotifier
 from tfcluster.agent.runs import waits
+from tfcluster.agent.runs.stacks import StackReader
 from tfcluster.agent.runs.waits import (
     EndedMember,
     Problem,
@@ -32,10 +35,12 @@ from tfcluster.agent.runs.waits import (
 from tfcluster.core.forwarding import Forwarder
 from tfcluster.core.groups import Group, Member, MemberObservation
 from tfcluster.core.runs import RunOptions
-from tfcluster.core.stacks import ProcessStacks, Wait
+from tfcluster.core.stacks import ProcessStacks, StackFrame, ThreadStack, Wait
 from tfcluster.core.states import TaskState
-from tfcluster.os.process_handle import is_frozen
+from tfcluster.os import procfs
+from tfcluster.os.process_handle import ProcessHandle, is_frozen
 from tfcluster.processes.groups.member_states import MemberState, read_observations, write_states
+from tfcluster.processes.runs.run_plan import STACKS
 
 WAIT = Wait("Session.run", True, "/home/me/train.py", 12, "main")
 
@@ -93,7 +98,7 @@ def test_a_port_that_answers_nothing(listener: socket.socket, monkeypatch: pytes
         assert "connections are not answered (a firewall drops them, or the host is down)" in describe(listener).problem
 
 
-def explain(wait: Wait, version: str | None = None, silent: Sequence[Any] = (), **topology: Any) -> list[Problem]:
+def explain(wait: Wait, servers: str | None = None, silent: Sequence[Any] = (), **topology: Any) -> list[Problem]:
     """Explain a wait of this process while all tasks serve but those that are `silent`."""
 
     async def probe(*arguments: Any) -> Any:
@@ -103,17 +108,16 @@ def explain(wait: Wait, version: str | None = None, silent: Sequence[Any] = (), 
         return [], {}
 
     tasks = topology_of([task_of("worker:0", "a", port=topology.get("port", 1)), task_of("ps:0", "a")])
-    tensorflow = None if version is None else SimpleNamespace(version=version)
+    tensorflow = None if servers is None else SimpleNamespace(version=servers)
     supervisor: Any = SimpleNamespace(topology=tasks, host="a", probe_all=probe, tensorflow=tensorflow)
     remote: Any = SimpleNamespace(probe_all=probe_remote)
     run: Any = SimpleNamespace(id="script-1", plan=None)
     return list(asyncio.run(explain_wait(run, os.getpid(), wait, supervisor, remote)))
 
 
-def test_servers_with_another_tensorflow_than_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waits, "tensorflow_version", lambda: "2.99.0")
-    (found,) = explain(WAIT, "2.21.0")
-    assert "the servers on this host run TensorFlow 2.21.0, the program 2.99.0" in found.problem
+def test_servers_with_another_tensorflow_than_the_program() -> None:
+    (found,) = explain(WAIT, "2.1.0")
+    assert f"the servers on this host run TensorFlow 2.1.0, the program {version('tensorflow')}" in found.problem
     assert found.hint == "`tfcluster down`, then `tfcluster up`, restarts the servers with the installed version."
 
 
@@ -228,22 +232,23 @@ def frozen_process() -> Iterator[int]:
             process.kill()
 
 
-def monitor_of_a_run(members: int | None) -> Any:
+def monitor_of_a_run(folder: Path, stacks: Any, *, members: int | None = None) -> tuple[WaitMonitor, Any]:
+    """The monitor of a run of which this process is the driver, and the run; with members it is part of a group."""
     group = None if members is None else SimpleNamespace(on=lambda host: range(members))
-    options = RunOptions("script", {})
-    record = SimpleNamespace(options=options, stopping=None, is_part=False)
+    record = SimpleNamespace(options=RunOptions("script", {}), stopping=None, is_part=members is not None)
     run: Any = SimpleNamespace(
         id="script-1",
         is_active=True,
         has_exited=False,
-        process=object(),
-        folder=Path(),
+        process=ProcessHandle.from_pid(os.getpid()),
+        folder=folder,
+        events=folder / "events.jsonl",
         down=frozenset(),
         record=record,
         plan=SimpleNamespace(group=group, host="localhost"),
     )
     runs, none, supervisor = SimpleNamespace(runs={run.id: run}), SimpleNamespace(), SimpleNamespace(tasks={})
-    return WaitMonitor("demo", supervisor, none, runs, none)  # type: ignore[arg-type]
+    return WaitMonitor("demo", supervisor, none, runs, stacks), run  # type: ignore[arg-type]
 
 
 async def check(monitor: Any) -> None:
@@ -251,101 +256,75 @@ async def check(monitor: Any) -> None:
     await asyncio.gather(*monitor._checks.tasks.values())
 
 
-async def find_own_process(driver: Any, folder: Path, *, forked: bool) -> list[int]:
-    return [os.getpid()]
+#: Waits in a function that looks as if it were TensorFlow's.
+TENSORFLOW = "/lib/python3/site-packages/tensorflow/python/client/session.py"
+WAITS_IN_A_SESSION = f"""
+import sys, threading
+from pathlib import Path
+from tfcluster.processes.runs.program_process import enable_stack_dump
+enable_stack_dump(Path(sys.argv[1]))
+code = compile("def list_devices(): pause()", "{TENSORFLOW}", "exec")
+exec(code, session := {{"pause": threading.Event().wait}})
+session["list_devices"]()
+"""
 
 
-@pytest.mark.parametrize("members", [None, 2])
-async def test_members_that_start_later_are_looked_at_too(monkeypatch: pytest.MonkeyPatch, members: int | None) -> None:
-    """This process is the first program; its parent starts later, as another member of a group."""
-    started = [os.getpid()]
-    searches: list[int] = []
-
-    async def find_processes(driver: Any, folder: Path, *, forked: bool) -> list[int]:
-        searches.append(len(started))
-        return list(started)
-
-    monkeypatch.setattr(waits, "find_processes", find_processes)
-    monitor = monitor_of_a_run(members)
-    looked_at: list[int] = []
-
-    async def check_program(run: Any, pid: int, program: Any, tasks_are_idle: bool) -> None:
-        looked_at.append(pid)
-
-    monkeypatch.setattr(monitor, "_check_program", check_program)
-
-    await check(monitor)
-    started.append(os.getppid())
-    await check(monitor)
-    await check(monitor)
-    every = [os.getpid(), os.getppid()] if members else [os.getpid()]
-    assert looked_at == [os.getpid(), *every, *every]
-    assert searches == ([1, 2] if members else [1])
+async def test_what_a_host_sees_of_its_members_is_written_down_of_those_that_start_later_too(tmp_path: Path) -> None:
+    monitor, _ = monitor_of_a_run(tmp_path, StackReader(), members=2)
+    script = tmp_path / "member.py"
+    script.write_text(WAITS_IN_A_SESSION)
+    seen = MemberObservation(Wait("Session.list_devices", True, str(script), 8, "<module>"))
+    pids: list[int] = []
+    with ExitStack() as programs:
+        for _ in range(2):
+            member = running(sys.executable, str(script), str(tmp_path), env={**os.environ, "PYTHONPATH": str(ROOT)})
+            pids.append(programs.enter_context(member).pid)
+            async with asyncio.timeout(60):
+                while read_observations(tmp_path) != dict.fromkeys(pids, seen):
+                    await check(monitor)
+                    await asyncio.sleep(0.05)
 
 
-async def test_a_check_that_fails_is_in_the_log_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def find_processes(driver: Any, folder: Path, *, forked: bool) -> list[int]:
-        raise ValueError("unforeseen")
-
-    monkeypatch.setattr(waits, "find_processes", find_processes)
-    monitor = monitor_of_a_run(None)
+async def test_a_check_that_fails_is_in_the_log_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    monitor, run = monitor_of_a_run(tmp_path, None)
+    run.process = object()
     await check(monitor)
     await check(monitor)
     (record,) = caplog.records
     assert record.getMessage().startswith("script-1 cannot be checked for waits: Traceback")
-    assert record.getMessage().endswith("ValueError: unforeseen")
-
-
-async def test_what_a_host_sees_of_its_members_is_written_down(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(waits, "find_processes", find_own_process)
-    monitor = monitor_of_a_run(1)
-    (run,) = monitor._runs.runs.values()
-    run.folder, run.record.is_part = tmp_path, True
-    found = Wait("Session.run", True, "train.py", 12, "main")
-
-    async def check_program(run: Any, pid: int, program: Any, tasks_are_idle: bool) -> None:
-        program.wait = found
-
-    monkeypatch.setattr(monitor, "_check_program", check_program)
-    await check(monitor)
-    assert read_observations(tmp_path) == {os.getpid(): MemberObservation(found)}
+    assert record.getMessage().endswith("AttributeError: 'object' object has no attribute 'is_alive'")
 
 
 async def test_when_a_wait_ends_runs_are_told_which_tasks_are_down_now(tmp_path: Path) -> None:
     """A task that did not answer in the beginning may have been ready all the time: else its death is not told."""
-    monitor = monitor_of_a_run(None)
-    monitor._supervisor = SimpleNamespace(changed=ChangeNotifier())
-    (run,) = monitor._runs.runs.values()
-    run.events = tmp_path / "events.jsonl"
+    monitor, run = monitor_of_a_run(tmp_path, None)
+    supervisor: Any = SimpleNamespace(changed=ChangeNotifier())
+    monitor._supervisor = supervisor
     monitor._set_wait(run, waits._Program(wait=WAIT, is_first=True), None, 0.0)
     assert '"waiting_ended"' in run.events.read_text()
-    assert monitor._supervisor.changed.count == 1
+    assert supervisor.changed.count == 1
 
 
-async def test_a_program_that_goes_on_while_its_stack_is_read_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_program_that_goes_on_while_its_stack_is_read_is_read_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """It waits elsewhere before it is seen how often it has waited, and never again after that."""
     counts = [7, 9, 9, 10]  # before and after the first read, during which it continues, and the second one
-    monkeypatch.setattr(waits, "find_processes", find_own_process)
-    monkeypatch.setattr(waits, "count_switches", lambda pid: counts.pop(0) if counts else 10)
-    monkeypatch.setattr(waits, "find_wait", lambda threads: threads[0])
-    monkeypatch.setattr(waits, "write_observations", lambda folder, seen: None)
+    switches = "voluntary_ctxt_switches"
+    monkeypatch.setattr(procfs, "read_status", lambda pid: {switches: counts.pop(0) if counts else 10})
     monkeypatch.setattr(settings, "WAIT_CPU_MAX_PERCENT", 1e6)
-    waiting = Wait("Session.run", True, "train.py", 12, "main")
-    reads = [None, waiting]
+    frames = StackFrame(TENSORFLOW, 1, "list_devices"), StackFrame("a.py", 12, "main")
+    reads = [(), frames]
 
-    async def read(pid: int, folder: Path, *, main_only: bool = False) -> Any:
-        return SimpleNamespace(threads=[reads.pop(0) if main_only else None], problem="")
+    async def read(pid: int, folder: Path, *, main_only: bool = False) -> ProcessStacks:
+        return ProcessStacks(pid, "python", (ThreadStack("main", reads.pop(0) if main_only else ()),), "")
 
-    monitor = monitor_of_a_run(None)
-    monitor._stacks = SimpleNamespace(read=read)
-    (run,) = monitor._runs.runs.values()
-    run.record.is_part = True
-
+    monitor, _ = monitor_of_a_run(tmp_path, SimpleNamespace(read=read), members=1)
     seen = []
-    for _ in range(5):
-        await check(monitor)
-        seen.append(monitor._programs[run.id][os.getpid()].wait)
+    with (tmp_path / STACKS).open("w"):  # so this process is the program too
+        for _ in range(5):
+            await check(monitor)
+            seen.append(read_observations(tmp_path)[os.getpid()].wait)
+    waiting = Wait("Session.list_devices", True, "a.py", 12, "main")
     assert seen == [None, None, waiting, waiting, waiting]
     assert reads == [], "it is not asked any more"

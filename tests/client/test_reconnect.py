@@ -79,7 +79,7 @@ def with_run(project: Project, text: str) -> Cluster:
 
 def test_the_result_of_a_run_arrives_once_if_the_agent_dies_right_after_it(project: Project) -> None:
     cluster = with_run(project, "name: one\njobs: {worker: {tasks: 1}}\n")
-    project.agent.answer(AttachRequest, [STARTED], [RESULT], [RESULT])  # no response is complete
+    project.agent.answer(AttachRequest, [STARTED], [RESULT], [UNKNOWN])  # no response is complete
     assert list(attach(cluster, "pi-1")) == [STARTED.record, RESULT.record]
     assert len(project.agent.asked(AttachRequest)) == 2, "the command does not ask again for what it has"
 
