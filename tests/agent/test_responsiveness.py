@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+import re
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,56 +23,49 @@ from tfcluster import settings
 from tfcluster.agent.handlers import access, files
 from tfcluster.agent.handlers.files import CodeStore, list_files
 from tfcluster.agent.handlers.runs import RunHandlers
-from tfcluster.agent.logs import sorted_lines
 from tfcluster.agent.logs.log_reader import RotatedLog
 from tfcluster.agent.runs import waits
 from tfcluster.agent.runs.manager import RunManager
 from tfcluster.agent.runs.stacks import find_processes
-from tfcluster.core.code import CodeFile, decode_manifest, encode_manifest
-from tfcluster.core.states import RunState, TaskState
+from tfcluster.core.code import CodeFile, encode_manifest
+from tfcluster.core.states import RunState
 from tfcluster.os import procfs
-from tfcluster.processes.logs import log_buffer
-from tfcluster.processes.logs.rotating_log import RotatingLog, parse
-from tfcluster.processes.probes import trace_file
+from tfcluster.processes.logs.rotating_log import RotatingLog
 from tfcluster.processes.runs.run_plan import FILES, OUTPUT
 from tfcluster.protocol.api import Reply
 from tfcluster.protocol.api.files import OutputFiles, OutputsRequest
-from tfcluster.protocol.api.processes import ProfileRequest, TracePart
+from tfcluster.protocol.api.processes import TracePart
 from tfcluster.protocol.api.runs import RunsRequest
 
 
-def blocked_until(path: Path, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that waits for a file first; it never returns if the event loop waits too."""
-
-    def wait_first(*arguments: Any, **more: Any) -> Any:
-        path.with_name("begun").touch()
-        wait_for(path.exists)
-        return function(*arguments, **more)
-
-    return wait_first
-
-
-async def while_running(path: Path, work: Awaitable[Any]) -> Any:
-    """Wait for work that takes until the event loop has made a file."""
-    task = asyncio.ensure_future(work)
-    while not path.with_name("begun").exists():
+@pytest.mark.timeout(60)  # it fails by waiting
+async def test_files_of_a_script_are_listed_elsewhere(tmp_path: Path) -> None:
+    """The list of files is a pipe, which nothing can be read from until the event loop has written it."""
+    os.mkfifo(tmp_path / "tree")
+    listing = asyncio.ensure_future(files._find_missing(CodeStore(tmp_path), "tree"))
+    writing = None
+    while writing is None:
         await asyncio.sleep(0.01)
-    path.touch()
-    return await task
+        with contextlib.suppress(OSError):  # nobody reads it yet
+            writing = os.open(tmp_path / "tree", os.O_WRONLY | os.O_NONBLOCK)
+    with open(writing, "wb") as pipe:
+        pipe.write(encode_manifest([CodeFile("train.py", 5, digest="0" * 64)]))
+    assert await listing == {"0" * 64: 5}
 
 
-async def test_files_of_a_script_and_connections_of_the_host_are_listed_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one, other = tmp_path / "one" / "free", tmp_path / "other" / "free"
-    for path in (one, other):
-        path.parent.mkdir()
-    monkeypatch.setattr(files, "decode_manifest", blocked_until(one, decode_manifest))
-    (tmp_path / "tree").write_bytes(encode_manifest([CodeFile("train.py", 5, digest="0" * 64)]))
-    assert await while_running(one, files._find_missing(CodeStore(tmp_path), "tree")) == {"0" * 64: 5}
-    monkeypatch.setattr(waits, "connected_ports", blocked_until(other, lambda pid: set()))
-    topology = topology_of([task_of("worker:0", "a")])
-    assert await while_running(other, waits._is_connected(os.getpid(), topology)) is False
+@pytest.mark.timeout(60)  # it fails by waiting
+async def test_connections_of_a_program_are_listed_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def list_late(pid: int) -> Iterator[str]:
+        (tmp_path / "begun").touch()
+        wait_for((tmp_path / "may end").exists)
+        return iter(())
+
+    monkeypatch.setattr(procfs, "open_files", list_late)
+    listing = asyncio.ensure_future(waits._is_connected(os.getpid(), topology_of([task_of("worker:0", "a")])))
+    while not (tmp_path / "begun").exists():
+        await asyncio.sleep(0.01)
+    (tmp_path / "may end").touch()
+    assert await listing is False
 
 
 async def count_turns(response: AsyncIterator[Any]) -> tuple[list[Any], int]:
@@ -107,25 +102,11 @@ async def test_the_files_of_a_large_folder_are_listed_in_turns(tmp_path: Path, m
     assert turns >= 10, "one for every two names, and one for every two files"
 
 
-async def test_traces_are_sent_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def capture(title: str, function: Any, *more: Any) -> Any:
-        trace = trace_file(function.args[1], "worker:0")
-        trace.parent.mkdir()
-        trace.write_bytes(bytes(10))
-        return {"idle": [], "failures": {}}
-
+async def test_a_trace_is_sent_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "PROFILE_PART_BYTES", 2)
-    monkeypatch.setattr(access, "run_in_child", capture)
-    task = task_of("worker:0", "a")
-    tasks = {task.name: SimpleNamespace(machine=SimpleNamespace(state=TaskState.READY))}
-    supervisor = SimpleNamespace(require_cluster=lambda: topology_of([task]), tasks=tasks)
-    state_dir = SimpleNamespace(profiles=tmp_path / "profiles")
-    network = SimpleNamespace(enter=None)
-    context: Any = SimpleNamespace(supervisor=supervisor, host="a", state_dir=state_dir, network=network)
-    request = ProfileRequest(("worker:0",), 1.0)
-    answers, turns = await count_turns(access.profile(context, request))
-    parts = [base64.b64decode(each.data) for each in answers if isinstance(each, TracePart)]
-    assert parts == [bytes(2)] * 5
+    (tmp_path / "trace").write_bytes(bytes(10))
+    parts, turns = await count_turns(access.read_trace(tmp_path / "trace", "worker:0"))
+    assert parts == [TracePart("worker:0", base64.b64encode(bytes(2)).decode())] * 5
     assert turns >= 5
 
 
@@ -135,9 +116,7 @@ def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "TURN_SECONDS", 0.0)
 
 
-async def test_the_start_of_the_cluster_is_found_without_parsing_all_events(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_start_of_the_cluster_is_found_in_earlier_files_of_the_events(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "demo" / "localhost", "ps:0")
     log = RotatingLog(cluster.folder.events, settings.EVENT_LOG_FILE_BYTES, settings.EVENT_LOG_FILES)
     position = 0
@@ -148,39 +127,23 @@ async def test_the_start_of_the_cluster_is_found_without_parsing_all_events(
         position += len(data)
     RotatingLog(cluster.folder.log_of("ps:0"), 1000, 2).append(b"before\n", 0, 1000.0)
     RotatingLog(cluster.folder.log_of("ps:0"), 1000, 2).append(b"after\n", 7, 1001.0)
-    parsed = 0
-
-    def count(line: bytes) -> Any:
-        nonlocal parsed
-        parsed += 1
-        return parse(line)
-
-    monkeypatch.setattr(sorted_lines, "parse", count)
-
     assert (await ask(cluster))[1] == [("ps:0", "after")]
-    assert parsed < 300, "of 30,000 lines"
 
 
-async def test_the_last_lines_of_a_run_are_found_without_reading_all_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def read_bytes() -> int:
+    """Return how much this process has read, of whatever files."""
+    return int(re.search(r"rchar: (\d+)", Path("/proc/self/io").read_text())[1])
+
+
+async def test_the_last_lines_of_a_run_are_found_without_reading_all_of_it(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "demo" / "localhost", "ps:0")
     folder = cluster.folder.runs / "script-1"
     folder.mkdir()
     (folder / OUTPUT).write_bytes(b"".join(b"line %06d\n" % number for number in range(500_000)))
-    read = 0
-
-    def count(path: Path, position: int, size: int) -> Any:
-        nonlocal read
-        read += size
-        return read_buffer(path, position, size)
-
-    read_buffer = log_buffer.read
-    monkeypatch.setattr(log_buffer, "read", count)
-
+    before = read_bytes()
     _, lines = await ask(cluster, "script-1", lines=2)
+    assert read_bytes() - before < 3 * settings.IO_BLOCK_BYTES, "of 6 MB"
     assert [line for _, line in lines] == ["line 499998", "line 499999"]
-    assert read < 3 * settings.IO_BLOCK_BYTES, "of 6 MB"
 
 
 @pytest.mark.usefixtures("short_turns")

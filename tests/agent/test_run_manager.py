@@ -10,7 +10,6 @@ import math
 import os
 import shutil
 import signal
-import socket
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,24 +18,22 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import running
+from tests.conftest import ROOT, SCRIPTS, running
 from tfcluster import settings
 from tfcluster.agent import event_loop
 from tfcluster.agent.handlers.runs import follow
-from tfcluster.agent.runs import manager as manager_module
-from tfcluster.agent.runs.manager import ContainerCleaner, ForkServer, RunManager, final_record
+from tfcluster.agent.runs.manager import ContainerCleaner, RunManager, final_record
 from tfcluster.agent.runs.run import Run
 from tfcluster.agent.runs.state_machine import RunPhase, RunStateMachine
 from tfcluster.agent.runs.store import RunStore
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.agent.tasks.health import ProbeOutcome, ProbeResult
-from tfcluster.core.run_events import ErrorEvent, ResultEvent
+from tfcluster.core.run_events import ErrorEvent
 from tfcluster.core.runs import RunOptions
 from tfcluster.core.states import RunState
 from tfcluster.errors import ClusterError, ExitCode
 from tfcluster.os.process_handle import ProcessHandle
-from tfcluster.processes.runs.run_plan import EVENTS, RunPlan, acquire_run, append_event
-from tfcluster.protocol.codec import encode
+from tfcluster.processes.runs.run_plan import RunPlan, acquire_run, append_event
 
 PS, W0, W1 = "/job:ps/task:0", "/job:worker/task:0", "/job:worker/task:1"
 NEW = "/job:worker/task:2"
@@ -136,6 +133,14 @@ async def test_a_run_fails_after_a_timeout_without_any_task(runs: RunManager, mo
     assert await ended(runs, run) == "one, zero died during pi-1"
 
 
+def play_fork_server(patch: pytest.MonkeyPatch, orders: dict[str, Any]) -> None:
+    """Have the fork servers that are started from now on be played by tests/scripts/played_fork_server.py."""
+    source = (SCRIPTS / "played_fork_server.py").read_text()
+    patch.setenv("PYTHONPATH", f"{ROOT / 'tests' / 'changed'}:{ROOT}")
+    patch.setenv("TEST_CHANGES", json.dumps({"tfcluster.processes.runs.fork_server": source}))
+    patch.setenv("TEST_FORK_SERVER", json.dumps(orders))
+
+
 @pytest.mark.parametrize(
     ("answer", "parameter", "seconds", "message"),
     [
@@ -153,17 +158,8 @@ async def test_a_run_fails_with_the_reason_why_its_fork_server_starts_no_driver(
     seconds: float,
     message: str,
 ) -> None:
-    """The fork server is played."""
-
-    def launch(self: ForkServer, channel: socket.socket) -> None:
-        if answer:
-            channel.recv(1 << 16)
-            channel.sendall(encode({"run": "graph-1", **answer}))
-        signal.alarm(60)  # in case the test does not end it
-        signal.pause()
-
+    play_fork_server(monkeypatch, {"answer": answer})
     monkeypatch.setattr(settings, "RUN_DRIVER_START_SECONDS", seconds)
-    monkeypatch.setattr(ForkServer, "run", launch)
     run = submit(runs, "graph")
     assert run.plan is not None
     run.plan.options.parameters["learning_rate"] = parameter
@@ -179,27 +175,8 @@ async def test_a_run_fails_with_the_reason_why_its_fork_server_starts_no_driver(
 async def test_a_driver_is_requested_again_when_the_fork_server_dies(
     runs: RunManager, monkeypatch: pytest.MonkeyPatch, deaths: int, end: str
 ) -> None:
-    """The fork servers are played: the first ones die with the request unanswered, the next one is a driver itself."""
-
-    log = runs.fork_server.log
-
-    def launch(self: ForkServer, channel: socket.socket) -> None:
-        channel.recv(1 << 16)
-        with log.open("a") as file:
-            file.write("x")
-        if len(log.read_text()) <= deaths:
-            os._exit(1)
-        process = ProcessHandle.from_pid(os.getpid())
-        assert process is not None
-        acquire_run(runs.store.folder("graph-1"), process)
-        result = ResultEvent("graph-1", "graph", "succeeded", 1.0, {}, {}, [])
-        append_event(runs.store.folder("graph-1") / EVENTS, result)
-        forked = {"run": "graph-1", "pid": process.pid, "start_time": process.start_time}
-        channel.sendall(encode(forked) + encode({**forked, "status": 0}))
-        signal.alarm(60)  # in case the test does not end it
-        signal.pause()
-
-    monkeypatch.setattr(ForkServer, "run", launch)
+    """The first fork servers die with the request unanswered, the next one is a driver itself."""
+    play_fork_server(monkeypatch, {"deaths": deaths, "folder": str(runs.store.folder("graph-1"))})
     run = submit(runs, "graph")
     runs.start(run)
     while run.is_active:
@@ -212,11 +189,11 @@ async def test_a_driver_is_requested_again_when_the_fork_server_dies(
 def test_a_run_is_submitted_though_old_ones_cannot_be_removed(
     runs: RunManager, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fork_child(*arguments: object) -> None:
+    def fail() -> int:
         raise OSError(errno.EAGAIN, "no more processes")
 
     monkeypatch.setattr(settings, "RUNS_KEPT", 0)
-    monkeypatch.setattr(manager_module, "fork_child", fork_child)
+    monkeypatch.setattr(os, "fork", fail)
     runs.store.make_folder("old-1")
     assert submit(runs, "graph").is_active
     assert caplog.messages == [f"{runs.store.path}: cannot remove old runs: no more processes"]
@@ -283,11 +260,14 @@ async def test_the_final_event_is_found_before_later_events_of_threads(runs: Run
 
 
 async def test_a_run_ends_with_a_result_event_on_a_full_disk(runs: RunManager, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, event: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    run, write = submit(runs, "graph"), os.write
 
-    run = submit(runs, "graph")
-    monkeypatch.setattr(manager_module, "append_event", full)
+    def write_elsewhere(fd: int, data: bytes) -> int:
+        if os.readlink(f"/proc/self/fd/{fd}") == str(run.events):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(fd, data)
+
+    monkeypatch.setattr(os, "write", write_elsewhere)
     runs.fail(run, ClusterError("one died"))
     first, last = [each async for each in follow(runs, "graph-1")]
     assert first["event"] == "run"

@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -155,15 +155,21 @@ async def profile(context: AgentContext, request: ProfileRequest) -> Response[Tr
         for name in addresses:
             if name in reply.idle or name in reply.failures:
                 continue
-            with trace_file(folder, name).open("rb") as file:
-                while data := file.read(settings.PROFILE_PART_BYTES):
-                    yield TracePart(name, base64.b64encode(data).decode())
-                    await asyncio.sleep(0)
+            async for part in read_trace(trace_file(folder, name), name):
+                yield part
     except OSError as error:
         raise ClusterError(f"{error.filename or folder}: {error.strerror}") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     yield Reply(reply)
+
+
+async def read_trace(path: Path, task: str) -> AsyncIterator[TracePart]:
+    """Yield the trace of a task in parts, each in its own turn of the event loop."""
+    with path.open("rb") as file:
+        while data := file.read(settings.PROFILE_PART_BYTES):
+            yield TracePart(task, base64.b64encode(data).decode())
+            await asyncio.sleep(0)
 
 
 def _make_folder(parent: Path) -> Path:
