@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import pkgutil
 import re
 import subprocess
 import sys
@@ -135,3 +136,44 @@ def test_each_script_for_tests_is_named_by_a_test() -> None:
     tests = [path.read_text() for path in (ROOT / "tests").rglob("*.py") if scripts not in path.parents]
     names = {path.name for path in scripts.iterdir() if path.name != "__pycache__"}
     assert {name for name in names if not any(f'"{name}"' in text for text in tests)} == set()
+
+
+#: The tests in which functions of ours are replaced, besides those of `tfcluster.os`, which the kernel may refuse.
+REPLACING = (
+    "project.py",  # what starts agents, and what connects to hosts
+    "cast.py",  # which cluster every command finds
+    "agent/conftest.py",  # notes which journals are open
+    "agent/test_meters.py",  # psutil is not installed
+    "agent/test_supervisor.py",
+    "end_to_end/test_hosts.py",
+    "programs/",  # TensorFlow's sessions are played
+    "providers/",  # kubectl and Slurm are played
+    "transport/test_ssh_config.py",  # the version of ssh
+    "ui/test_top.py",  # there is no terminal
+)
+
+
+def replaced_in(path: Path) -> Iterator[str]:
+    """Yield the functions and classes of ours that a module of tests replaces."""
+    nodes = [*ast.walk(ast.parse(path.read_text()))]
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and str(node.module).startswith("tfcluster")]
+    ours = {alias.asname or alias.name: f"{node.module}.{alias.name}" for node in imports for alias in node.names}
+    for node in nodes:
+        if not (isinstance(node, ast.Call) and ast.unparse(node.func).endswith("setattr")):
+            continue
+        words = [str(each.value) if isinstance(each, ast.Constant) else ast.unparse(each) for each in node.args[:2]]
+        variable, *attributes = words[0].split(".")
+        place = words[0] if words[0].startswith("tfcluster.") else ".".join([ours.get(variable, ""), *attributes])
+        if isinstance(node.args[1], ast.Constant) and place != words[0]:
+            place += f".{words[1]}"
+        value = pkgutil.resolve_name(place) if place.startswith("tfcluster.") else None
+        module = getattr(value, "__module__", None) or ""
+        if callable(value) and module.startswith("tfcluster.") and not module.startswith("tfcluster.os."):
+            yield place
+
+
+def test_tests_replace_no_function_of_ours() -> None:
+    """A command has played agents before it (tests/fake_agent.py), and what runs in an agent has real processes."""
+    tests = ROOT / "tests"
+    paths = [path for path in tests.rglob("*.py") if not str(path.relative_to(tests)).startswith(REPLACING)]
+    assert {str(path): found for path in paths if (found := [*replaced_in(path)])} == {}
