@@ -1,23 +1,32 @@
-"""A child process is forked and watched, or not at all; a helper is restarted, replaced, adopted and stopped."""
+"""A child process is forked and watched, or not at all; helpers are restarted, adopted, stopped; commands are ended."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import gc
 import os
 import signal
 import socket
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.conftest import wait_for
 from tests.descriptors import free_descriptors
 from tfcluster import settings
+from tfcluster.agent.cluster_network import ClusterNetwork
+from tfcluster.agent.handlers.access import AccessHandlers
 from tfcluster.agent.subprocesses import ChildProcess, HelperProcess, fork_child
-from tfcluster.os import procfs
+from tfcluster.errors import ClusterError
+from tfcluster.os import netns, procfs
 from tfcluster.os.process_handle import ProcessHandle
+from tfcluster.protocol.api.cluster import ExecRequest
 from tfcluster.protocol.codec import Message, encode
 from tfcluster.transport.channel import readable_fds
 
@@ -296,3 +305,44 @@ async def test_a_child_has_no_objects_of_the_agent_to_collect_and_none_of_its_si
     expected = {"collectable": False, "enabled": True, "handlers": [True, True], "wakeup": -1, "blocked": []}
     assert facts == expected
     assert gc.isenabled()
+
+
+async def test_nothing_is_left_of_a_network_that_could_not_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(netns, "make_namespaces", refuse)
+    before = len(os.listdir("/proc/self/fd"))
+    network = ClusterNetwork("holder", lambda: None)
+    with pytest.raises(ClusterError):
+        network.make()
+    while len(os.listdir("/proc/self/fd")) > before:  # until the exit of the holder is noticed
+        await asyncio.sleep(0.01)
+    network.leave()
+
+
+@pytest.mark.parametrize(("on_sigterm", "seconds", "output"), [("echo ends; exit", 60.0, "ends\n"), ("", 0.5, "")])
+async def test_a_command_gets_sigterm_and_then_sigkill(
+    on_sigterm: str, seconds: float, output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "EXEC_TERMINATE_SECONDS", seconds)
+    context: Any = SimpleNamespace(quitting=asyncio.Event())
+    handlers = AccessHandlers(context)
+    script = f"trap '{on_sigterm}' TERM; echo ready; while :; do sleep 0.1; done"
+    with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE, start_new_session=True, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        command = ProcessHandle.from_pid(process.pid)
+        assert command is not None
+        waiting = asyncio.ensure_future(anext(aiter(handlers.exec(ExecRequest("the id")))))
+        await asyncio.sleep(0)
+        handlers._commands["the id"].watch(process.pid)
+        waiting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await waiting
+        try:
+            wait_for(lambda: not command.is_alive(), seconds=30)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        assert process.stdout.read() == output

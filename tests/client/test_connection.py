@@ -1,7 +1,8 @@
-"""`tfcluster.connect()`: the options of a run in Python, of which none is ignored, and what needs no TensorFlow."""
+"""`tfcluster.connect()`, whose runs have all options and need no TensorFlow; `exec` and `env` on several hosts."""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import ROOT
-from tests.project import Project
+from tests.project import Outcome, Project
 from tfcluster.connection import ClusterConnection
 from tfcluster.core.environment import client_variables
 from tfcluster.errors import ClusterError, ExitCode
@@ -69,3 +70,27 @@ def test_only_what_needs_tensorflow_imports_it(connection: ClusterConnection, mo
     with pytest.raises(ClusterError, match="this requires TensorFlow") as caught:
         connection.resolver()
     assert "pip install tensorflow" in caught.value.hint
+
+
+PAIR = "name: pair\nhosts: [alpha, beta]\njobs: {worker: {tasks: 2}}\n"
+
+
+def test_a_host_that_is_away_is_named_and_all_is_no_host(project: Project) -> None:
+    project.bring_up(PAIR)
+    project.agent.away = {"beta"}
+    error = "error: host 'beta' cannot be reached: no route to host\nhint: Type `ssh beta`.\n"
+    assert project.run("exec --on beta -- true") == Outcome(5, "", error)
+    outcome = project.run("exec --on all -- true")
+    assert (outcome.code, outcome.stdout) == (2, "")
+    assert outcome.stderr.startswith("error: no task or host 'all'\n")
+
+
+def test_a_machine_that_is_no_host_is_told_that_the_ports_are_closed_to_it(project: Project) -> None:
+    topology = project.bring_up(PAIR)
+    outcome = project.run("env --format json")
+    assert outcome.code == 0
+    assert json.loads(outcome.stdout)["TFCLUSTER_MASTER"] == f"grpc://{topology.tasks[0].address}"
+    assert outcome.stderr == (
+        "note: this machine is not a host of pair, whose servers only its hosts can connect to: "
+        "`tfcluster exec --on alpha -- COMMAND` runs a command there\n"
+    )

@@ -139,3 +139,25 @@ def test_a_task_that_dies_in_mid_run_is_named_and_at_once_by_the_next_run(sandbo
         error = sandbox("run", "pi", "--strict", code=4, timeout=30).stderr
         assert error.startswith(f"error: {task} died (SIGKILL){lost} and has failed\nhint: ")
         assert len(sandbox.status(code=4)["runs"]) == number, "what cannot begin is no run"
+
+
+_LATE_DRIVER = """
+import time
+inner = main
+
+def main(*args):
+    time.sleep(2)
+    return inner(*args)
+"""
+
+
+@pytest.mark.slow
+def test_an_interrupt_that_reaches_a_driver_that_was_just_forked_interrupts_its_run(sandbox: Sandbox) -> None:
+    fault = sandbox.with_fault("tfcluster.processes.runs.run_driver", _LATE_DRIVER)
+    sandbox("up", sandbox.spec(STRICT), env=fault)
+    command = sandbox.start("run", sandbox.spec("import time\ntime.sleep(600)\n", "sleeps.py"))
+    wait_for(lambda: [run["state"] for run in sandbox.json("runs")] == ["running"])
+    command.send_signal(signal.SIGINT)
+    command.communicate(timeout=60)
+    assert command.returncode == 130
+    assert [run["state"] for run in sandbox.json("runs")] == ["cancelled"]

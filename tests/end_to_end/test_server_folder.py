@@ -1,4 +1,4 @@
-"""The folder in which servers run, where the relative paths in graphs begin."""
+"""The folder of servers, where relative paths in graphs begin, and their secrets, which nothing shows or keeps."""
 
 from __future__ import annotations
 
@@ -77,3 +77,30 @@ def test_relative_paths_in_a_graph_begin_in_the_folder_of_the_spec(sandbox: Sand
         result = sandbox.execute(*COMMAND, "run", "train.py")
         assert f"give them absolute paths, here {sandbox.folder}/{path}" in result.stderr
         (project / "data.txt").unlink(missing_ok=True)
+
+
+SECRETS = """
+name: quiet
+jobs:
+  ps: {tasks: 1}
+  worker: {tasks: 1, max: 2, env: {TOKEN: {secret: "${TOKEN}"}, PLAIN: "<${PLAIN}>"}}
+"""
+
+
+def test_a_secret_reaches_its_task_and_is_neither_shown_nor_kept(sandbox: Sandbox) -> None:
+    """Even if it changes; tests/cli/test_variables.py has more commands."""
+    spec, values = sandbox.spec(SECRETS), {"TOKEN": "xyzzy-1", "PLAIN": "plugh"}
+    shown = [sandbox("up", spec, env=values)]
+    variables = sandbox("env", "worker:0").stdout
+    assert "xyzzy-1" in variables
+    assert "<plugh>" in variables
+    shown.append(sandbox("up", env={**values, "TOKEN": "xyzzy-2"}))
+    assert "env TOKEN changed" in shown[-1].stdout
+    assert "xyzzy-2" in sandbox("env", "worker:0").stdout
+    shown += [sandbox("status", "-o", "json"), sandbox("logs"), sandbox("down"), sandbox("events")]
+    for each in shown:
+        assert "xyzzy" not in each.stdout + each.stderr, each.args
+        assert "plugh" not in each.stdout + each.stderr, each.args
+    state = [path for path in sandbox.folder.rglob("*") if path.is_file() and path.name != "cluster.yaml"]
+    assert state
+    assert not [path for path in state if b"xyzzy" in path.read_bytes()]
