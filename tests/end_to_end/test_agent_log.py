@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from pathlib import Path
@@ -19,12 +18,18 @@ def agent_log(sandbox: Sandbox, *arguments: str) -> list[str]:
     return command.communicate(timeout=90)[0].splitlines()
 
 
+#: A handler that fails.
+BROKEN = "def _fail(*arguments): raise KeyError('broken')\nClusterHandlers.restart = _fail\n"
+
+
 @pytest.mark.slow
-def test_it_has_the_transitions_with_their_causes_and_outlives_the_agent(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec(SPEC))
+def test_it_has_the_transitions_and_tracebacks_and_continues_with_the_next_agent(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC), env=sandbox.with_fault("tfcluster.agent.handlers.cluster", BROKEN))
+    follower = sandbox.start("logs", "--agent", "-f")
     os.kill(sandbox.task("worker:0")["pid"], signal.SIGKILL)
     wait_for(lambda: sandbox.task("worker:0", code=None)["restarts"] == 1)
     sandbox.wait_until("running")
+    sandbox("restart", "worker:0", "--yes", code=1)
     agent = sandbox.status()["hosts"][0]["agent_pid"]
     os.kill(agent, signal.SIGTERM)
     wait_for(lambda: not Path(f"/proc/{agent}").exists())
@@ -33,6 +38,9 @@ def test_it_has_the_transitions_with_their_causes_and_outlives_the_agent(sandbox
         f"INFO    up: 2 tasks, agent {agent}",
         "INFO    worker:0 started: pid",
         "INFO    worker:0 died: SIGKILL; restarting immediately",
+        "ERROR   a request failed",
+        "Traceback (most recent call last)",
+        "KeyError: 'broken'",
         f"INFO    agent-stopped: pid {agent}, by SIGTERM",
         "INFO    agent-started: pid",
         "INFO    worker:1 adopted: pid",
@@ -43,29 +51,9 @@ def test_it_has_the_transitions_with_their_causes_and_outlives_the_agent(sandbox
     assert agent_log(sandbox, "localhost", "--tail", "1") == agent_log(sandbox)[-1:]
     sandbox("down")
     assert agent_log(sandbox, "-c", "logged")[-1].endswith("INFO    down")
-
-
-@pytest.mark.slow
-def test_a_request_that_fails_leaves_its_traceback(sandbox: Sandbox) -> None:
-    broken = "def _fail(*arguments): raise KeyError('broken')\nClusterHandlers.restart = _fail\n"
-    changes = json.dumps({"tfcluster.agent.handlers.cluster": broken})
-    sandbox("up", sandbox.spec(SPEC), env={"TEST_CHANGES": changes})
-    sandbox("restart", "worker:0", "--yes", code=1)
-    lines = agent_log(sandbox)
-    assert any("ERROR   a request failed" in line for line in lines)
-    assert any("Traceback (most recent call last)" in line for line in lines)
-    assert any("KeyError: 'broken'" in line for line in lines)
-
-
-@pytest.mark.slow
-def test_following_it_goes_on_with_the_next_agent(sandbox: Sandbox) -> None:
-    sandbox("up", sandbox.spec(SPEC))
-    follower = sandbox.start("logs", "--agent", "-f")
-    sandbox.kill_agent()
-    while "agent-started" not in (line := follower.stdout.readline()):
-        assert line
-    sandbox("down")
-    assert "INFO    down" in follower.communicate(timeout=60)[0]
+    followed = follower.communicate(timeout=60)[0].splitlines()
+    assert followed[-1].endswith("INFO    down")
+    assert [line for line in followed if "agent-started" in line] == [line for line in lines if "agent-started" in line]
 
 
 @pytest.mark.slow

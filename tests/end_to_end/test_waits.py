@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.clusters import Cluster
-from tests.conftest import Sandbox, mostly_slow, wait_for
+from tests.conftest import SCRIPTS, Sandbox, mostly_slow, wait_for
 
 #: `spare` waits for ever after its second end.
 SPEC = """
@@ -63,23 +63,6 @@ import os
 os.environ["http_proxy"] = "http://127.0.0.1:9"
 os.environ["no_grpc_proxy"] = os.environ["no_proxy"] = os.environ["NO_PROXY"] = ""
 {SESSION}"""
-#: Waits for nothing: the servers compute, then the script itself, then it sleeps.
-HEALTHY = f"""{BEGIN}
-with tf.Graph().as_default(), tf.device("/job:worker/task:1"):
-    rounds = tf.while_loop(
-        lambda i: i < 300,
-        lambda i: [i + tf.cast(1 + 0 * tf.reduce_sum(tf.random.normal([300, 300]) @ tf.ones([300, 9])), tf.int32)],
-        [0],
-    )
-    with tf.compat.v1.Session(os.environ["TFCLUSTER_MASTER"]) as session:
-        end = time.monotonic() + 3
-        while time.monotonic() < end:
-            session.run(rounds)
-end = time.monotonic() + 1
-while time.monotonic() < end:
-    sum(range(1000))
-time.sleep(1.5)
-"""
 QUICK = {
     "WAIT_CHECK_SECONDS": 0.3,
     "WAIT_UNEXPLAINED_SECONDS": 0.6,
@@ -265,37 +248,18 @@ tf.distribute.MultiWorkerMirroredStrategy()  # WAITS HERE
     assert f"\nerror: worker:1 has ended (exit code 0), and worker:0 cannot continue: {place}\n" in error
 
 
-#: Of a ParameterServerStrategy; a worker ends when there is a file with its name.
-SERVED = f"""{BEGIN}
-resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-task, cluster = os.environ["TFCLUSTER_TASK"], resolver.cluster_spec()
-if task != "chief:0":
-    server = tf.distribute.Server(cluster, job_name=resolver.task_type, task_index=resolver.task_id, protocol="grpc")
-    while not os.path.exists(task):
-        time.sleep(0.1)
-    os._exit(0)
-strategy = tf.distribute.ParameterServerStrategy(resolver)
-coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-step = tf.function(lambda: tf.reduce_sum(tf.range(10)))
-while True:
-    coordinator.schedule(step)
-    coordinator.join()  # WAITS HERE
-    print("step", flush=True)
-    time.sleep(0.1)
-"""
-
-
 @pytest.mark.slow
 def test_the_last_worker_that_ends_while_a_coordinator_waits_for_one_ends_the_group(sandbox: Sandbox) -> None:
-    spec = sandbox.spec("name: roles\njobs: {chief: {tasks: 1}, worker: {tasks: 2}, ps: {tasks: 1}}\n")
-    script, env = write(sandbox, SERVED), sandbox.with_settings(QUICK)
-    command = sandbox.start("launch", "--spec", spec, "--each", "chief,worker,ps", script, env=env)
+    jobs = "jobs: {chief: {tasks: 1}, worker: {tasks: 2}, ps: {tasks: 1}}\n"
+    spec = sandbox.spec(f"name: roles\n{jobs}", warm=True)  # the members are forks that have imported TensorFlow
+    text, env = (SCRIPTS / "serves_a_strategy.py").read_text(), sandbox.with_settings(QUICK)
+    command = sandbox.start("launch", "--spec", spec, "--each", "chief,worker,ps", write(sandbox, text), env=env)
     for worker in ("worker:0", "worker:1"):
-        for _ in range(20):
+        for _ in range(5):
             assert command.stdout.readline() == "chief:0  | step\n", "the other worker is enough"
         (sandbox.folder / worker).touch()
     _, error = command.communicate(timeout=90)
-    place = f"train.py:{line_of(SERVED)} waits in ClusterCoordinator.join"
+    place = f"train.py:{line_of(text)} waits in ClusterCoordinator.join"
     ended = "worker:0 has ended (exit code 0); worker:1 has ended (exit code 0)"
     assert f"\nerror: {ended}, and chief:0 cannot continue: {place}\n" in error
     assert command.returncode == 1
@@ -304,29 +268,7 @@ def test_the_last_worker_that_ends_while_a_coordinator_waits_for_one_ends_the_gr
 @pytest.mark.slow
 def test_a_member_that_has_nothing_left_to_do_may_end_early(cluster: Sandbox) -> None:
     """The other one needs the ps alone, and waits there for longer than any diagnosis takes."""
-    text = f"""{BEGIN}
-import json, threading
-config = json.loads(os.environ["TF_CONFIG"])
-if os.environ["TFCLUSTER_TASK"] == "worker:1":
-    while not os.path.exists("connected"):
-        time.sleep(0.1)
-    sys.exit()
-job, index = config["task"]["type"], config["task"]["index"]
-server = tf.compat.v1.train.Server(config["cluster"], job_name=job, task_index=index)
-if job == "ps":
-    server.join()
-options = tf.compat.v1.ConfigProto(device_filters=["/job:ps", "/job:worker/task:0"])
-with tf.Graph().as_default(), tf.compat.v1.Session(server.target, config=options) as session:
-    session.run(tf.no_op())
-    open("connected", "x").close()
-    queue = tf.queue.FIFOQueue(1, tf.float32)
-    dequeued, enqueue = queue.dequeue(), queue.enqueue(6.0)
-    timer = threading.Timer(5, lambda: session.run(enqueue))
-    timer.start()
-    print(session.run(dequeued))
-    timer.join()  # its own step may end after the one that it feeds
-"""
-    result = cluster("launch", "--each", "worker,ps", write(cluster, text))
+    result = cluster("launch", "--each", "worker,ps", SCRIPTS / "ends_early.py")
     assert result.stdout == "worker:0 | 6.0\n"
 
 
@@ -392,7 +334,7 @@ def test_a_strategy_without_other_workers_is_made(cluster: Sandbox) -> None:
 
 @pytest.mark.slow
 def test_of_a_script_that_computes_nothing_is_said(cluster: Sandbox) -> None:
-    kinds = {event["event"] for event in cluster.json_lines("run", write(cluster, HEALTHY))}
+    kinds = {event["event"] for event in cluster.json_lines("run", SCRIPTS / "computes_then_sleeps.py")}
     assert kinds <= {"run", "importing", "imported", "output", "result"}
 
 

@@ -13,13 +13,7 @@ strategy = tf.distribute.ParameterServerStrategy(cluster.resolver())
 with strategy.scope():
     total = tf.Variable(1.0)
 coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-
-
-@tf.function
-def add() -> None:
-    total.assign_add(2.0)
-
-
+add = tf.function(lambda: total.assign_add(2.0))
 for _ in range(10):
     coordinator.schedule(add)
 coordinator.join()
