@@ -143,6 +143,19 @@ async def test_a_followed_log_is_searched_as_it_is_written(cluster: Cluster) -> 
         assert await next_line(lines) == ("ps:0", "a4", 12)
 
 
+async def test_a_followed_log_has_a_level(cluster: Cluster) -> None:
+    """Entries of TensorFlow have one; what a program prints itself has none, and is shown."""
+    async with contextlib.aclosing(cluster.logs("ps:0", follow=True, level=LogLevel.ERROR)) as lines:
+        assert isinstance(await anext(lines), LogPositions)
+        for text in ("I0000 00:00:01.5 7 a.cc:1] quiet\n", "E0000 00:00:01.5 7 a.cc:1] loud\n", "own words\n"):
+            cluster.print("ps:0", text)
+        shown: list[str] = []
+        while len(shown) < 2:
+            event = await asyncio.wait_for(anext(lines), 30)
+            shown += [event.line.line] if isinstance(event, LogEvent) else []
+    assert shown == ["E0000 00:00:01.5 7 a.cc:1] loud", "own words"]
+
+
 async def test_following_continues_after_a_position_and_includes_new_tasks(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

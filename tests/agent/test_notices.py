@@ -172,6 +172,21 @@ async def test_a_notice_is_given_up_after_the_last_attempt(
     assert caplog.text.count("retrying in 0 s") == 2
 
 
+async def test_a_command_that_hangs_is_ended_and_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(settings, "NOTICE_RETRY_SECONDS", ())
+    monkeypatch.setattr(settings, "NOTICE_SECONDS", 2.0)
+    out = tmp_path / "out"
+    notices = notifier(f"echo $$ >> {out}; exec sleep 987")
+    notices.add(NOTICES[0])
+    while queued(notices):
+        await asyncio.sleep(0.01)
+    assert "giving up: it did not end within 2 s" in caplog.text
+    (pid,) = out.read_text().split()
+    assert not Path(f"/proc/{pid}").exists()
+
+
 @pytest.mark.timeout(60)  # it fails by waiting
 async def test_a_notice_that_is_added_when_the_last_one_has_just_been_delivered(tmp_path: Path) -> None:
     out = tmp_path / "out"

@@ -92,26 +92,6 @@ def test_completion_files_are_up_to_date(shell: str) -> None:
     assert (ROOT / "completions" / COMPLETIONS[shell]).read_text() == made, "stale: run `make completions`"
 
 
-def test_bash_completes_commands_and_options() -> None:
-    script = """
-    source completions/tfcluster.bash
-    for COMP_LINE in "tfcluster ru" "tfcluster run pi --sa"; do
-        COMP_POINT=${#COMP_LINE}
-        _tfcluster_completion tfcluster && echo "${COMPREPLY[@]}"
-    done
-    """
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    result = subprocess.run(
-        ["bash", "-c", script],
-        cwd=ROOT,
-        env={**os.environ, "PATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert result.stdout.split() == ["run", "runs", "--samples"]
-
-
 @pytest.mark.parametrize("words", all_commands(), ids=" ".join)
 def test_every_option_is_set_by_its_command_and_its_name(words: tuple[str, ...]) -> None:
     """TFCLUSTER_COMMAND_OPTION, from the option as it is typed; a program's are those of `run`."""

@@ -66,6 +66,8 @@ def completions(project: Project, *lines: str, seconds: float = 60.0) -> list[st
 TASKS = "ps worker ps:0 worker:0 worker:1"
 # What bash offers; `(default)` stands for its own completion of files.
 OFFERS = {
+    "tfcluster ru": "run runs",
+    "tfcluster run pi --sa": "--samples",
     "tfcluster run ": "graph pi mean linear expfit script other.py train.py",
     "tfcluster run tr": "train.py",
     "tfcluster run notes": "(default)",
@@ -122,7 +124,8 @@ def test_names_of_tasks_runs_and_clusters(demo: Project, capsys: pytest.CaptureF
 
 
 def test_what_bash_makes_of_it(demo: Project) -> None:
-    lines = "tfcluster restart worker:", "tfcluster scale worker=", "tfcluster run pi -c d", "tfcluster run tr"
+    lines = ["tfcluster ru", "tfcluster run pi --sa", "tfcluster run pi -c d", "tfcluster run tr"]
+    lines += ["tfcluster restart worker:", "tfcluster scale worker="]
     assert completions(demo, *lines) == [OFFERS[line] for line in lines]
     assert completions(demo, "tfcluster up ")[0] == "(default)"
 

@@ -261,24 +261,29 @@ def test_a_run_does_not_wait_long_for_the_commit_script(tmp_path: Path, monkeypa
     assert describe(tmp_path / "mine") == (digest_of(b"mine"), None, None)
 
 
-def test_what_has_changed_since_a_run_is_said() -> None:
-    def options(digest: str, commit: str | None, is_clean: bool | None) -> RunOptions:
-        return RunOptions("script", {"path": "/a/x.py"}, digest=digest, commit=commit, is_clean=is_clean)
+def ran(digest: str, commit: str | None, is_clean: bool | None) -> RunOptions:
+    """The options of a run of a script with a digest."""
+    return RunOptions("script", {"path": "/a/x.py"}, digest=digest, commit=commit, is_clean=is_clean)
 
-    then = options("d", "c" * 40, True)
-    assert describe_changes("x-1", then, then) == []
-    assert describe_changes("x-1", then, options("e", "c" * 40, False)) == [
-        "x.py has changed since x-1",
-        "x-1 ran at commit cccccccccc; now it is commit cccccccccc with changes",
-    ]
-    assert describe_changes("x-1", then, options("d", "f" * 40, True)) == [
-        "x-1 ran at commit cccccccccc; now it is commit ffffffffff"
-    ]
-    assert describe_changes("x-1", options("d", "c" * 40, False), then) != [], "it is not known what it ran"
-    assert describe_changes("x-1", then, options("d", None, None)) == [
-        "x-1 ran at commit cccccccccc; now it is no git commit"
-    ]
-    assert describe_changes("x-1", options("d", None, None), options("d", None, None)) == []
+
+CLEAN, WITHOUT_GIT = ran("d", "c" * 40, True), ran("d", None, None)
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "changes"),
+    [
+        (CLEAN, CLEAN, []),
+        (CLEAN, ran("e", "c" * 40, True), ["x.py has changed since x-1"]),
+        (CLEAN, ran("d", "c" * 40, False), ["x-1 ran at commit cccccccccc; now it is commit cccccccccc with changes"]),
+        (CLEAN, ran("d", "f" * 40, True), ["x-1 ran at commit cccccccccc; now it is commit ffffffffff"]),
+        # It is not known what it ran.
+        (ran("d", "c" * 40, False), CLEAN, ["x-1 ran at commit cccccccccc with changes; now it is commit cccccccccc"]),
+        (CLEAN, WITHOUT_GIT, ["x-1 ran at commit cccccccccc; now it is no git commit"]),
+        (WITHOUT_GIT, WITHOUT_GIT, []),
+    ],
+)
+def test_what_has_changed_since_a_run_is_said(then: RunOptions, now: RunOptions, changes: list[str]) -> None:
+    assert describe_changes("x-1", then, now) == changes
 
 
 @pytest.mark.needs("git")

@@ -19,7 +19,7 @@ from tfcluster.client.live import live_cluster
 from tfcluster.client.live.live_cluster import LiveCluster
 from tfcluster.client.live.watch import changed_views, describe_losses, follow_view
 from tfcluster.client.resolve import find_cluster
-from tfcluster.client.status import ClusterSnapshot
+from tfcluster.client.status import ClusterSnapshot, take_snapshot
 from tfcluster.core.states import ClusterState, HostState, RunState, TaskState
 from tfcluster.core.status import ClusterStatus, HostStatus, aggregate_status, unknown_task_status
 from tfcluster.core.topology import ClusterTopology
@@ -292,10 +292,6 @@ def test_a_lease_is_renewed_while_nobody_looks(clock: Clock, live: LiveCluster, 
         wait_until_asked_again(agent)
 
 
-def snapshot_of(live: LiveCluster, topology: ClusterTopology) -> ClusterSnapshot:
-    return ClusterSnapshot(topology, live.view().status, {}, {})
-
-
 def test_a_watched_status_is_printed_when_a_state_changes(live: LiveCluster, agents: tuple[Agent, Agent]) -> None:
     a, _ = agents
     first = live.view()
@@ -313,11 +309,9 @@ def test_a_watched_status_is_printed_when_a_state_changes(live: LiveCluster, age
     assert describe_losses(failed) == []
 
 
-def test_a_watch_goes_on_while_hosts_are_lost_and_ends_when_the_cluster_is_down(
-    live: LiveCluster, agents: tuple[Agent, Agent]
-) -> None:
-    a, b = agents
-    views = follow_view(find_cluster("two"), snapshot_of(live, a.topology), 5.0)
+def test_a_watch_goes_on_while_hosts_are_lost_and_ends_when_the_cluster_is_down(agents: tuple[Agent, Agent]) -> None:
+    (a, b), cluster = agents, find_cluster("two")
+    views = follow_view(cluster, take_snapshot(cluster), 5.0)
     assert next(views).status.state is ClusterState.RUNNING
     a.error = b.error = AWAY
     assert any(all(link.lost_at for link in view.links.values()) for view in views)

@@ -104,16 +104,6 @@ def test_named_ports_can_be_taken_up_again_at_once(sandbox: Sandbox) -> None:
         sandbox("down")
 
 
-def test_taken_ports_are_all_named_with_who_has_them(sandbox: Sandbox) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
-        ports = [server.getsockname()[1] for server in (first, second)]
-        spec = sandbox.spec(f"jobs:\n  worker: ['localhost:{ports[0]}', 'localhost:{ports[1]}']\n")
-        error = sandbox("up", spec, code=1).stderr
-        for index, port in enumerate(ports):
-            assert f"worker:{index}: port {port} is taken by process {os.getpid()} (" in error
-    wait_for(lambda: not sandbox.leftovers())
-
-
 def test_up_names_the_task_that_does_not_start_and_why(sandbox: Sandbox) -> None:
     spec = sandbox.spec("name: bad\njobs:\n  worker: {tasks: 2}\nrestart: {policy: never}\n")
     obstacle = sandbox.folder / "state/tfcluster/bad/localhost/log-buffers/worker:1"

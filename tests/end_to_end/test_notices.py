@@ -202,18 +202,3 @@ def test_launches_that_end_are_told(sandbox: Sandbox) -> None:
     run = sandbox("launch", "--detach", script, env=env).stdout.strip()
     notice, words = told("there")
     assert (notice["id"], words) == (f"told-{run}-finished", "failed 3")
-
-
-@pytest.mark.slow
-def test_a_command_that_hangs_holds_up_nothing(sandbox: Sandbox) -> None:
-    out = sandbox.folder / "told"
-    command = f"echo begins >> {out}; cat >> {out}; echo $TFCLUSTER_NOTICE_TASK >> {out}; sleep 1000"
-    up(sandbox, json.dumps({"command": command}), NOTICE_SECONDS=2.0, NOTICE_RETRY_SECONDS=[0.1])
-    fail(sandbox)
-    wait_for(lambda: out.exists() and out.read_text().endswith("worker:0\n"))
-    assert sandbox.status(code=4)["state"] == "failed"
-    is_logged(sandbox, "giving up: it did not end within 2 s")
-    first, notice, task, second, again, *_ = out.read_text().splitlines()
-    assert (first, task, second) == ("begins", "worker:0", "begins")
-    assert json.loads(notice) == json.loads(again)
-    assert not any("sleep 1000" in title for title in sandbox.processes().values())
