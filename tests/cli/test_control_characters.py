@@ -12,8 +12,9 @@ from tests.project import Project
 from tfcluster.core.states import TaskState
 from tfcluster.core.status import LastExit
 from tfcluster.errors import ClusterError
-from tfcluster.protocol.api.cluster import StatusRequest
+from tfcluster.protocol.api.cluster import PrepareRequest, StatusRequest
 from tfcluster.protocol.api.logs import ClusterEvent, LogLine
+from tfcluster.transport.errors import HostUnreachableError
 
 #: A title, a cleared screen, a clipboard that is written, a C1 sequence, DEL, and text from right to left.
 EVIL = "\x1b]0;title\x07\x1b[2J\x1b[H\x1b]52;c;ZXZpbA==\x07\x9b31m\x7f\u202etxt"
@@ -55,6 +56,13 @@ def test_they_are_shown_and_not_obeyed(visited: Project, line: str, code: int) -
 def test_those_of_an_error_of_an_agent_are_shown_and_not_obeyed(visited: Project) -> None:
     visited.agent.answer(StatusRequest, [ClusterError(EVIL, hint=EVIL)])
     assert on_screen(visited, "status", 1) == f"error: {SHOWN}\nhint: {SHOWN}\n"
+
+
+@pytest.mark.parametrize("line", ["up", "doctor"])
+def test_those_of_a_host_such_as_the_output_of_ssh_are_shown_and_not_obeyed(project: Project, line: str) -> None:
+    project.file("cluster.yaml", "name: far\nhosts: [alpha]\njobs: {worker: {tasks: 1}}\n")
+    project.agent.answer(PrepareRequest, [HostUnreachableError("alpha", EVIL)])
+    assert SHOWN in on_screen(project, line, 5)
 
 
 def test_those_of_a_spec_are_shown_and_not_obeyed(project: Project) -> None:

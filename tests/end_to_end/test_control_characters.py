@@ -1,12 +1,9 @@
-"""What tasks, runs and remote hosts print cannot command the terminal of the one who looks at it."""
+"""What runs print cannot command the terminal of the one who looks at it; tests/cli/ has tasks, agents and hosts."""
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
-from collections.abc import Mapping
 
 import pexpect
 import pytest
@@ -25,9 +22,9 @@ _OURS = re.compile(r"\x1b\[(?:[0-9;]*m|\?25[lh]|2K|1A)|\r(?=\n|\x1b)|\r$")
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
-def at_a_terminal(sandbox: Sandbox, *arguments: str, code: int = 0, env: Mapping[str, str] | None = None) -> str:
+def at_a_terminal(sandbox: Sandbox, *arguments: str, code: int = 0) -> str:
     """What a command writes to a terminal, until it ends."""
-    child = sandbox.at_terminal(*COMMAND, *arguments, env=env, dimensions=(40, 250))
+    child = sandbox.at_terminal(*COMMAND, *arguments, dimensions=(40, 250))
     child.expect(pexpect.EOF)
     child.close()
     shown = str(child.before)
@@ -85,13 +82,3 @@ def test_the_one_who_started_a_run_gets_what_it_prints_as_it_is(visited: Sandbox
     shown = at_a_terminal(visited, "run", "fails.py", code=1)
     assert shown.count(EVIL) == 2, "the line, and the last of the traceback"
     assert into_a_pipe(visited, "run", "prints.py") == f"{EVIL}\nwindows\r\n10%\r20%\n"
-
-
-@pytest.mark.slow
-def test_control_characters_in_the_output_of_ssh_are_escaped(sandbox: Sandbox) -> None:
-    ssh = sandbox.spec(f"#!{sys.executable}\nimport sys\nsys.stderr.write({EVIL!r} + '\\r\\n')\nsys.exit(255)\n", "ssh")
-    ssh.chmod(0o755)
-    sandbox.spec("name: far\nhosts: {alpha: {address: 192.0.2.7}}\njobs:\n  worker: {tasks: 1}\n")
-    env = {"PATH": f"{sandbox.folder}:{os.environ['PATH']}"}
-    assert SHOWN in harmless(at_a_terminal(sandbox, "up", code=5, env=env))
-    assert SHOWN in harmless(at_a_terminal(sandbox, "doctor", code=5, env=env))
