@@ -72,6 +72,22 @@ def test_only_what_needs_tensorflow_imports_it(connection: ClusterConnection, mo
     assert "pip install tensorflow" in caught.value.hint
 
 
+def test_the_end_of_a_launch_is_told_by_its_command_or_if_that_is_detached_by_the_agent(project: Project) -> None:
+    project.bring_up("name: demo\njobs: {worker: {tasks: 1}}\n")
+    project.file("ends.py")
+    result = {"exit_code": 3, "metrics": {"worker:0": {"loss": 0.5}}}
+    error = {"message": "worker:0 ended with exit code 3", "hint": "", "exit_code": 3}
+    end = {"event": "result", "run": "ends-1", "program": "script", "state": "failed", "seconds": 1.0, "result": result}
+    project.agent.answer(RunRequest, [EventRecord({**end, "error": error, "notes": [], "devices": {}}), Reply(Done())])
+    command = 'cat > told; echo "$TFCLUSTER_NOTICE_STATE $TFCLUSTER_NOTICE_EXIT_CODE" >> told'
+    assert project.run(f"launch --notify '{command}' ends.py").code == 3
+    notice, words = (project.folder / "told").read_text().splitlines()
+    told = json.loads(notice)
+    assert (told["event"], told["run"], told["result"], words) == ("run-finished", "ends-1", result, "failed 3")
+    project.run("launch --detach ends.py", env={"TFCLUSTER_LAUNCH_NOTIFY": "cat"})
+    assert [request.options.notify for request in project.agent.asked(RunRequest)] == [None, "cat"]
+
+
 PAIR = "name: pair\nhosts: [alpha, beta]\njobs: {worker: {tasks: 2}}\n"
 
 

@@ -177,28 +177,3 @@ def test_a_host_that_goes_away_is_told_once(tmp_path: Path, monkeypatch: pytest.
             assert not told["gamma"].exists()
             wait_for(lambda: "host gamma answers again" in sandbox("logs", "--agent").stdout)
             sandbox("down")
-
-
-@pytest.mark.slow
-def test_launches_that_end_are_told(sandbox: Sandbox) -> None:
-    folder = sandbox.folder
-    script = sandbox.spec("import sys\nimport tfcluster\ntfcluster.metric('loss', 0.5, 1)\nsys.exit(3)\n", "ends.py")
-    sandbox("up", sandbox.spec("name: told\njobs:\n  worker: {tasks: 1}\n"))
-    command = 'cat > {0}.new; echo "$TFCLUSTER_NOTICE_STATE $TFCLUSTER_NOTICE_EXIT_CODE" >> {0}.new; mv {0}.new {0}'
-
-    def told(name: str) -> tuple[dict[str, Any], str]:
-        path = folder / name
-        wait_for(path.exists)
-        notice, words = path.read_text().splitlines()
-        return json.loads(notice), words
-
-    here = command.format(folder / "here")
-    run = json.loads(sandbox("launch", "-o", "json", "--notify", here, script, code=3).stdout.splitlines()[-1])["run"]
-    notice, words = told("here")
-    assert (notice["event"], notice["run"], words) == ("run-finished", run, "failed 3")
-    assert notice["result"]["metrics"] == {"worker:0": {"loss": 0.5}}
-    # Of a run that is detached the agent tells, also where the environment asks for it.
-    env = {**sandbox.environment, "TFCLUSTER_LAUNCH_NOTIFY": command.format(folder / "there")}
-    run = sandbox("launch", "--detach", script, env=env).stdout.strip()
-    notice, words = told("there")
-    assert (notice["id"], words) == (f"told-{run}-finished", "failed 3")
