@@ -64,9 +64,9 @@ def webhook() -> Iterator[Webhook]:
             thread.join()
 
 
-def up(sandbox: Sandbox, notify: str, **settings: Any) -> None:
+def up(sandbox: Sandbox, notify: str) -> None:
     spec = f"name: told\njobs:\n  worker: {{tasks: 1}}\nrestart: {{policy: never}}\nnotify: {notify}\n"
-    sandbox("up", sandbox.spec(spec), env=sandbox.with_settings({"NOTICE_RETRY_SECONDS": [0.1, 0.1], **settings}))
+    sandbox("up", sandbox.spec(spec), env=sandbox.with_settings({"NOTICE_RETRY_SECONDS": [0.1, 0.1]}))
 
 
 def fail(sandbox: Sandbox) -> None:
