@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import pytest
 from tests.clusters import Hosts
 from tests.conftest import mostly_slow, read_until, wait_for
 from tests.end_to_end.ways import check_way
-from tests.hosts import CONNECT, HostsSandbox, over
+from tests.hosts import CHANGED, CONNECT, HostsSandbox, over
 from tfcluster.os.process_handle import ProcessHandle
 
 NAMES = ("alpha", "beta")
@@ -214,3 +216,41 @@ def test_tensorboard_is_outside_of_a_private_network(needs_network: None, tmp_pa
         assert json.loads(process.stdout.readline())["url"], "it is shown when it has answered"
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
+
+
+@pytest.mark.slow
+def test_a_host_without_psutil_shows_no_usage_and_all_else_works(needs_network: None, tmp_path: Path) -> None:
+    with over(tmp_path, *NAMES, has_sshd=False) as sandbox:
+        lacking = tmp_path / "lacking"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(lacking)], check=True)
+        [packages] = lacking.glob("lib/python*/site-packages")
+        (packages / "psutil.py").write_text("raise ModuleNotFoundError(name='psutil')\n")
+        (packages / "others.pth").write_text("\n".join(path for path in sys.path if "site-packages" in path))
+        jobs = "jobs: {worker: {tasks: 2, hosts: [alpha, beta]}}\n"
+        spec = sandbox.spec(sandbox.text(NAMES, jobs, {"beta": lacking / "bin" / "python"}))
+        (note,) = [each for each in sandbox.json("doctor", spec)["checks"] if each["check"] == "usage"]
+        assert (note["host"], note["ok"]) == ("beta", True)
+        assert f"`{lacking}/bin/python -m pip install psutil`" in note["hint"]
+        sandbox("up", spec)
+        status = sandbox.status()
+        assert [host["load"] is None for host in status["hosts"]] == [False, True]
+        assert [task["rss_bytes"] is None for task in status["tasks"]] == [False, True]
+        sandbox("run", "pi", "--samples", "1e5")
+        sandbox("down")
+
+
+@pytest.mark.slow
+def test_different_versions_are_refused_unless_allowed(needs_network: None, tmp_path: Path) -> None:
+    version = 'TensorFlow.version = property(lambda self: "2.9.9", lambda self, value: None)'
+    changes = json.dumps({"tfcluster.processes.servers.c_api": version})
+    other = tmp_path / "python"
+    variables = f"TEST_CHANGES={shlex.quote(changes)} PYTHONPATH={CHANGED}"
+    other.write_text(f'#!/bin/sh\n{variables} exec {sys.executable} "$@"\n')
+    other.chmod(0o755)
+    with over(tmp_path, *NAMES, has_sshd=False) as sandbox:
+        spec = sandbox.spec(sandbox.text(NAMES, "jobs: {worker: {tasks: 2}}\n", {"beta": other}))
+        assert "2.9.9 on beta" in sandbox("up", spec, code=1).stderr
+        wait_for(lambda: not sandbox.network.leftovers())
+        sandbox("up", spec, "--allow-version-mismatch")
+        versions = [host["tensorflow"] for host in sandbox.status()["hosts"]]
+        assert versions[1] == "2.9.9" != versions[0]

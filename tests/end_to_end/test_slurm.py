@@ -265,20 +265,6 @@ def test_a_run_that_is_repeated_in_the_next_job_continues_its_training(site: InS
     assert (first["result"]["resumed_from"], again["resumed_from"], again["steps"]) == (None, 20, 40)
 
 
-def test_a_dry_run_prints_the_batch_script(site: InSlurm) -> None:
-    short = '["-A physics", "--qos high", "--comment=a b"]'
-    request = f'{{nodes: 2, time: "8:00:00", partition: gpu, gpus: 2, options: {short}}}'
-    script = site("up", site.spec(site.text(request)), "--dry-run").stdout
-    for option in ("nodes=2", "time=8:00:00", "partition=gpu", "gres=gpu:2", "qos=high", "no-requeue"):
-        assert f"#SBATCH --{option}\n" in script
-    assert "#SBATCH -Aphysics\n" in script
-    assert "#SBATCH '--comment=a b'\n" in script
-    assert "class NodeHolder:" in script
-    assert not site.jobs()
-    assert site("validate").stdout.endswith("1 ps, 3 worker on node0, node1\n")
-    assert "was not started from this machine" in site("status", code=3).stderr
-
-
 @contextlib.contextmanager
 def blocked(site: InSlurm) -> Iterator[str]:
     """A job takes all nodes; yields its id."""

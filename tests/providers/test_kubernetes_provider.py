@@ -1,14 +1,21 @@
-"""What `up` asks before it touches pods that exist; tests/end_to_end/test_kubernetes.py has the pods."""
+"""What commands ask and refuse before they touch pods; tests/end_to_end/test_kubernetes.py has the pods."""
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from tests import kubernetes
+from tests.conftest import ROOT
 from tests.core.clusters import topology_of
+from tests.project import Project
 from tfcluster.client import hosts
 from tfcluster.client.cluster import Cluster, read_registry, register
 from tfcluster.core.plan import ActionKind, PlannedAction
@@ -120,3 +127,62 @@ def test_what_another_edit_replaces_meanwhile_is_asked_for(done: list[str], monk
     with pytest.raises(DeclinedError, match="train-1 must be replaced"):
         acquire(decline_losses)
     assert done == ["apply"]
+
+
+SPEC = "name: train\nkubernetes: {pods: 1, image: a/b, namespace: ml}\njobs: {worker: {tasks: 1}}\n"
+_CONTEXTS = "hint: Name one by `context:` in the spec"
+
+
+@pytest.fixture
+def cluster(project: Project, say: Callable[[str, str], None], tmp_path: Path) -> Path:
+    """The folder of a played Kubernetes without pods, for the kubectl of the project's commands."""
+    modules = shlex.quote(f"{ROOT}:{Path(yaml.__file__).parent.parent}")
+    say("kubectl", f'exec env PYTHONPATH={modules} {sys.executable} -S -m tests.kubernetes {tmp_path} "$@"')
+    project.file("cluster.yaml", SPEC)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("changed", "spec", "code", "error"),
+    [
+        (
+            {"forbidden": [["create", "services"]]},
+            SPEC,
+            1,
+            "no right in namespace 'ml' to create services: nothing was applied",
+        ),
+        ({}, SPEC.replace(": ml", ": absent"), 2, "there is no namespace 'absent'"),
+        ({}, SPEC.replace(": ml", ": ml, context: other"), 2, f"kubectl has no context 'other'\n{_CONTEXTS}"),
+        ({"context": ""}, SPEC, 2, f"kubectl has no current context\n{_CONTEXTS}"),
+    ],
+    ids=["right", "namespace", "context", "no-context"],
+)
+def test_what_a_person_must_act_on_is_named_before_anything_is_applied(
+    cluster: Path, project: Project, changed: dict[str, Any], spec: str, code: int, error: str
+) -> None:
+    with kubernetes.changing(cluster) as state:
+        state.update(changed)
+    project.file("cluster.yaml", spec)
+    failed = project.run("up")
+    assert (failed.code, error in failed.stderr) == (code, True), failed.stderr
+    assert kubernetes.read(cluster)["objects"] == {}
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_machine_without_kubectl_is_told_so(project: Project) -> None:
+    failed = project.run("up", env={"PATH": "/nowhere"})
+    assert (failed.code, "there is no kubectl on this machine" in failed.stderr) == (1, True)
+
+
+def test_what_is_left_without_pods_is_deleted_by_the_command_that_is_named(cluster: Path, project: Project) -> None:
+    unknown = project.run("down")
+    assert unknown.code == 3
+    assert "cluster 'train' was not started from this machine, and no pods of it were found" in unknown.stderr
+    labels = {"app.kubernetes.io/managed-by": "tfcluster"}
+    metadata = [{"name": name, "labels": {**labels, "app.kubernetes.io/instance": name}} for name in ("train", "other")]
+    left = {f"Service/{each['name']}": {"kind": "Service", "metadata": each, "spec": {}} for each in metadata}
+    with kubernetes.changing(cluster) as state:
+        state["objects"] = left
+    command = unknown.stderr.partition("left of earlier ones: `")[2].partition("`")[0]
+    subprocess.run(shlex.split(command), check=True)
+    assert [*kubernetes.read(cluster)["objects"]] == ["Service/other"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.core.clusters import topology_of
+from tests.project import Project
 from tfcluster.client.cluster import Cluster, read_registry, register, unregister
 from tfcluster.client.hosts import acquire_hosts, describe_hosts, temporary_hosts
 from tfcluster.errors import ClusterError
@@ -108,3 +110,18 @@ def test_an_interrupt_says_that_a_job_stays_in_the_queue_only_if_it_does(
 def test_a_dry_run_says_that_a_job_is_waited_for(released: list[SlurmJob]) -> None:
     remember(PENDING)
     assert describe_hosts(TOPOLOGY, REQUEST) == "train: Slurm job 7 is waited for, and nothing is submitted"
+
+
+def test_a_dry_run_prints_the_batch_script(project: Project, say: Callable[[str, str], None]) -> None:
+    for name in ("sbatch", "srun", "squeue", "scancel", "scontrol"):
+        say(name, "exit 1")
+    options = '["-A physics", "--qos high", "--comment=a b"]'
+    request = f'{{nodes: 2, time: "8:00:00", partition: gpu, gpus: 2, options: {options}}}'
+    project.file("cluster.yaml", f"name: train\nslurm: {request}\njobs: {{worker: {{tasks: 3}}}}\n")
+    script = project.run("up --dry-run").stdout
+    for option in ("nodes=2", "time=8:00:00", "partition=gpu", "gres=gpu:2", "qos=high", "no-requeue"):
+        assert f"#SBATCH --{option}\n" in script
+    assert "#SBATCH -Aphysics\n#SBATCH --qos=high\n#SBATCH '--comment=a b'\n" in script
+    assert "class NodeHolder:" in script
+    assert project.run("validate").stdout.endswith("3 worker on node0, node1\n")
+    assert "was not started from this machine" in project.run("status").stderr

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import math
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, ParamSpec
 
 import pytest
 
@@ -22,17 +20,6 @@ from tfcluster.transport.link.multiplexer import Answer, HostRequest, Multiplexe
 from tfcluster.transport.link.process import _Link
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-Arguments = ParamSpec("Arguments")
-
-
-def in_event_loop(test: Callable[Arguments, Coroutine[Any, Any, None]]) -> Callable[Arguments, None]:
-    """Run a test in an event loop of its own."""
-
-    @functools.wraps(test)
-    def run(*arguments: Arguments.args, **fixtures: Arguments.kwargs) -> None:
-        asyncio.run(test(*arguments, **fixtures))
-
-    return run
 
 
 GREETING = b"welcome\n"
@@ -82,7 +69,6 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     writer.close()
 
 
-@in_event_loop
 async def test_each_direction_ends_by_itself(tmp_path: Path) -> None:
     data = bytes(range(256)) * 8192  # several windows
 
@@ -98,7 +84,6 @@ async def test_each_direction_ends_by_itself(tmp_path: Path) -> None:
             await asyncio.sleep(0)
 
 
-@in_event_loop
 async def test_a_reader_that_stops_delays_no_other(tmp_path: Path) -> None:
     async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if await reader.readline() == b"flood\n":
@@ -121,7 +106,6 @@ async def test_a_reader_that_stops_delays_no_other(tmp_path: Path) -> None:
             each.close()
 
 
-@in_event_loop
 async def test_what_does_not_listen_ends_the_connection_only(tmp_path: Path) -> None:
     async with linked(tmp_path / "socket", echo) as (here, _):
         (reader, nowhere), carried = await asked(here, tmp_path / "nothing")
@@ -134,7 +118,6 @@ async def test_what_does_not_listen_ends_the_connection_only(tmp_path: Path) -> 
         writer.close()
 
 
-@in_event_loop
 async def test_a_command_that_has_gone_leaves_no_connection_to_an_agent_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,7 +139,6 @@ async def test_a_command_that_has_gone_leaves_no_connection_to_an_agent_that_han
         assert here.is_idle
 
 
-@in_event_loop
 async def test_a_link_with_data_that_nobody_takes_ends_with_its_connections(tmp_path: Path) -> None:
     ours, silent = socket.socketpair()
     here = Multiplexer(await asyncio.open_connection(sock=ours))
@@ -177,7 +159,6 @@ async def test_a_link_with_data_that_nobody_takes_ends_with_its_connections(tmp_
     silent.close()
 
 
-@in_event_loop
 async def test_a_killed_command_whose_data_an_agent_does_not_take_leaves_no_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,7 +184,6 @@ async def test_a_killed_command_whose_data_an_agent_does_not_take_leaves_no_conn
             await asyncio.sleep(0)
 
 
-@in_event_loop
 async def test_what_is_no_frame_ends_the_link() -> None:
     ours, other = socket.socketpair()
     here = Multiplexer(await asyncio.open_connection(sock=ours))
@@ -223,16 +203,15 @@ async def has_ended(connection: socket.socket) -> bool:
     return False
 
 
-def test_a_link_process_that_waited_for_a_processor_does_not_blame_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-
-    async def check() -> None:
-        nonlocal now
-        ours, its = socket.socketpair()
-        its.setblocking(False)
-        link = _Link(Multiplexer(await asyncio.open_connection(sock=ours)), process=None)
-        now = settings.PING_SECONDS + 1
+async def test_a_link_process_that_waited_for_a_processor_does_not_blame_the_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours, its = socket.socketpair()
+    its.setblocking(False)
+    link = _Link(Multiplexer(await asyncio.open_connection(sock=ours)), process=None)
+    now = time.monotonic() + settings.PING_SECONDS + 1
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "monotonic", lambda: now)
         link.check()
         now += 3 * settings.PING_LOST_SECONDS
         link.check()
@@ -241,12 +220,9 @@ def test_a_link_process_that_waited_for_a_processor_does_not_blame_the_host(monk
             now += settings.HOST_LINK_CHECK_SECONDS
             link.check()
         assert await has_ended(its)
-        its.close()
-
-    asyncio.run(check())
+    its.close()
 
 
-@in_event_loop
 async def test_the_streams_of_the_host_may_be_two_sockets(tmp_path: Path) -> None:
     server = await asyncio.start_unix_server(echo, tmp_path / "socket")
     (to_host, host_input), (from_host, host_output) = socket.socketpair(), socket.socketpair()
