@@ -96,14 +96,14 @@ class Hosts:
         return ("sshd" if self.has_sshd else "network",)
 
     @contextlib.contextmanager
-    def up(self, folder: Path, way: str) -> Iterator[HostsSandbox]:
-        """A sandbox with the cluster up, whose hosts are reached by `ssh` or `connect`."""
+    def up(self, folder: Path) -> Iterator[HostsSandbox]:
+        """A sandbox with the cluster up."""
         with pytest.MonkeyPatch.context() as patch:
             if self.settings:
                 patch.setenv("TEST_SETTINGS", json.dumps(self.settings))
             if self.changes:
                 patch.setenv("TEST_CHANGES", json.dumps(self.changes))
-            with over(folder, *self.names, *self.strangers, has_sshd=way == "ssh") as sandbox:
+            with over(folder, *self.names, *self.strangers, has_sshd=self.has_sshd) as sandbox:
                 write_files(folder, self.files)
                 if self.names:
                     sandbox("up", sandbox.spec(self._text(sandbox), warm=self.warm))

@@ -1,4 +1,4 @@
-"""The clusters that the tests of a module share, and by which ways a test reaches its hosts."""
+"""The clusters that the tests of a module share."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture(scope="module")
-def hosts(request: pytest.FixtureRequest, way: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostsSandbox]:
+def hosts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostsSandbox]:
     """A sandbox with the cluster up that the module's HOSTS describes; its tests share it, and leave it ready."""
     described: Hosts = request.module.HOSTS
-    with described.up(tmp_path_factory.mktemp("hosts"), way) as sandbox:
+    with described.up(tmp_path_factory.mktemp("hosts")) as sandbox:
         yield sandbox
 
 
@@ -58,13 +58,3 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     if isinstance(item, pytest.Function):
         for fixture in _CONSTANTS.keys() & {*item.fixturenames}:
             item.add_marker(pytest.mark.needs(*getattr(item.module, _CONSTANTS[fixture]).needs))
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give `way` to tests and fixtures that request it: `ssh`, and with the marker `every_way` also `connect`."""
-    if "way" in metafunc.fixturenames:
-        described = getattr(metafunc.module, "HOSTS", None)
-        first = "ssh" if described is None or described.has_sshd else "connect"
-        is_for_every = metafunc.definition.get_closest_marker("every_way") is not None
-        connect = [pytest.param("connect", marks=pytest.mark.slow)] if is_for_every else []
-        metafunc.parametrize("way", [first, *connect], scope="module")

@@ -208,8 +208,9 @@ def test_a_host_without_tasks_has_an_agent_only(needs_network: None, tmp_path: P
 
 @pytest.mark.slow
 def test_tensorboard_is_outside_of_a_private_network(needs_network: None, tmp_path: Path) -> None:
-    with over(tmp_path, *NAMES, has_sshd=False) as sandbox:
-        sandbox("up", sandbox.spec(f"network: private\n{sandbox.text(NAMES, JOBS)}"))
+    with over(tmp_path, "alpha", has_sshd=False) as sandbox:
+        jobs = "network: private\njobs: {worker: {tasks: 1}}\n"
+        sandbox("up", sandbox.spec(sandbox.text(("alpha",), jobs)))
         code = "import os; open(os.environ['TFCLUSTER_OUTPUT'] + '/events.out.tfevents.1', 'w')"
         sandbox("run", sandbox.spec(code, "writes.py"))
         process = sandbox.start("tensorboard", sandbox.json("runs")[-1]["run"], "-o", "json")

@@ -1,4 +1,4 @@
-"""`exec` and `env`: any command with the cluster's environment, here and on other hosts, by each way to them."""
+"""`exec` and `env`: any command with the cluster's environment, here and on other hosts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import signal
 import subprocess
 from pathlib import Path
 
-import pexpect
 import pytest
 
 from tests.clusters import Hosts
-from tests.conftest import COMMAND, Sandbox, wait_for
+from tests.conftest import Sandbox, wait_for
 from tests.hosts import HostsSandbox
 
 _JOBS = """jobs:
@@ -63,14 +62,12 @@ def test_the_environment_is_what_a_shell_evaluates(demo: Sandbox) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.every_way
-def test_a_command_runs_as_a_task_on_another_host(hosts: HostsSandbox, way: str) -> None:
+def test_a_command_runs_as_a_task_on_another_host(hosts: HostsSandbox) -> None:
     shown = hosts(
         "exec", "--on", "worker:0", "--", "sh", "-c", 'pwd; echo "$GREETING"; echo "$TF_CONFIG"; exit 9', code=9
     )
     folder, greeting, config = shown.stdout.splitlines()
-    if way == "ssh":  # otherwise the folder is what the command of `connect:` makes it
-        assert folder == str(Path("~").expanduser())
+    assert folder == str(Path("~").expanduser())
     assert greeting == "it's $HOME"
     assert json.loads(config)["task"] == {"type": "worker", "index": 0}
     assert json.loads(hosts("env", "worker:0", "--format", "json").stdout)["TOKEN"] == "s3cret"
@@ -82,18 +79,6 @@ def test_a_command_runs_as_a_task_on_another_host(hosts: HostsSandbox, way: str)
     assert "s3cret" not in "".join(hosts.network.ssh_calls())
     config = json.loads(hosts("exec", "--on", "alpha", "--", "sh", "-c", 'echo "$TF_CONFIG"').stdout)
     assert config["cluster"]["chief"][0].startswith(f"{hosts.network.address('alpha')}:")
-
-
-@pytest.mark.slow
-@pytest.mark.every_way
-def test_a_command_on_another_host_has_a_terminal_if_this_is_one(hosts: HostsSandbox) -> None:
-    child = hosts.at_terminal(*COMMAND, "exec", "--on", "alpha", "--", "sh", "-c", 'tty; read -r line; echo "<$line>"')
-    child.expect("/dev/pts/")
-    child.sendline("typed")
-    child.expect("<typed>")
-    child.expect(pexpect.EOF)
-    child.close()
-    assert child.exitstatus == 0
 
 
 @pytest.mark.slow

@@ -67,7 +67,6 @@ def test_a_run_is_shown_by_its_folder_and_nothing_is_left(demo: Sandbox, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.every_way
 def test_data_on_another_host_is_shown_here(hosts: HostsSandbox) -> None:
     (hosts.folder / "writes.py").write_text(
         "import os; open(os.environ['TFCLUSTER_OUTPUT'] + '/events.out.tfevents.1', 'w')"

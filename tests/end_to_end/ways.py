@@ -79,10 +79,13 @@ def check_exec(sandbox: Sandbox, cluster: str, host: str) -> None:
 
 
 def check_terminal(sandbox: Sandbox, cluster: str, host: str) -> None:
-    words = (*sandbox.command, "exec", "-c", cluster, "--on", host, "--", "sh", "-c", "tty; stty size")
+    script = 'tty; stty size; read -r line; echo "<$line>"'
+    words = (*sandbox.command, "exec", "-c", cluster, "--on", host, "--", "sh", "-c", script)
     with contextlib.closing(sandbox.at_terminal(*words, dimensions=(33, 111))) as terminal:
         terminal.expect("/dev/pts/")
         terminal.expect("33 111")
+        terminal.sendline("typed")
+        terminal.expect("<typed>")
         terminal.expect(pexpect.EOF)
 
 
