@@ -1,4 +1,6 @@
-"""The suite's chaos test at length: 300 faults, with the time that the cluster took to be whole again after each."""
+"""What the suite does at random, at length: 300 faults, with the time that the cluster took to be whole again, and 3000
+sequences of the crash model, other ones each time.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,23 @@ import sys
 from pathlib import Path
 
 FAULTS = 300
+#: Sequences of events of the crash model for each fault.
+EXAMPLES_PER_FAULT = 10
 
 
 def main() -> int:
-    """Run it with as many faults as the first argument says, and show what it prints."""
-    faults = sys.argv[1] if len(sys.argv) > 1 else str(FAULTS)
-    test = "tests/end_to_end/test_chaos.py::test_chaos[closed]"
-    command = [sys.executable, "-m", "pytest", "-q", "-s", "--timeout", "0", test, "--faults", faults]
-    return subprocess.run(command, cwd=Path(__file__).parent.parent, check=False).returncode
+    """Run both with as many faults as the first argument says, and show what they print."""
+    faults = int(sys.argv[1]) if len(sys.argv) > 1 else FAULTS
+    tests = [
+        ("tests/end_to_end/test_chaos.py::test_chaos[closed]", "--faults", faults),
+        ("tests/agent/test_crash_model.py::test_whatever_happens[many]", "--examples", EXAMPLES_PER_FAULT * faults),
+    ]
+    command = [sys.executable, "-m", "pytest", "-q", "-s", "--timeout", "0"]
+    codes = [
+        subprocess.run([*command, *map(str, test)], cwd=Path(__file__).parent.parent, check=False).returncode
+        for test in tests
+    ]
+    return max(codes)
 
 
 if __name__ == "__main__":

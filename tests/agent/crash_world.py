@@ -203,7 +203,8 @@ class Server:
         self.is_released = True
         self.restarts = self.host.expected_restarts(self.task)
         self.host.latest[self.task] = self
-        self.host.requested.discard(self.task)
+        if not self.host.is_changing():  # which starts it again if it stops for the change
+            self.host.requested.discard(self.task)
         self.host.loop.call_soon(self.on_message, {"serves": True})
 
     def register(self, received: Callable[[object], None], on_close: object) -> None:
@@ -376,6 +377,10 @@ class World:
     def context(self) -> AgentContext:
         assert self._context is not None
         return self._context
+
+    def is_changing(self) -> bool:
+        """Whether the agent carries out a change."""
+        return self.agent is not None and self.agent.dispatcher.cluster.is_changing
 
     def start_agent(self) -> None:
         """Start an agent, which recovers what the journal has; it may die while it does so."""
