@@ -18,6 +18,7 @@ import yaml
 from tests.accounts import Account, account
 from tests.conftest import COMMAND, PLAYED, Sandbox, make_sandbox
 from tests.hosts import HostsSandbox, over
+from tests.strikes import disk
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Cluster:
         spec: The text of its cluster.yaml.
         warm: Whether TensorFlow is imported before the first run.
         settings: Other values in tfcluster.settings, for `up` and the agent that it starts.
+        changes: More source of modules, by name; then all commands and agents have it, and the settings.
+        has_disk: Whether the state folder is a small disk of its own, if the account of the tests may mount one.
         files: More files in the sandbox's folder, by name.
         is_played: Whether this machine plays the hosts of the spec, see tests/played.py.
         has_account: Whether it belongs to an account made for it, not to the account of the tests.
@@ -36,6 +39,8 @@ class Cluster:
     spec: str
     warm: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
+    changes: Mapping[str, str] = field(default_factory=dict)
+    has_disk: bool = False
     files: Mapping[str, str] = field(default_factory=dict)
     is_played: bool = False
     has_account: bool = False
@@ -58,6 +63,12 @@ class Cluster:
     def _sandbox(self, folder: Path) -> Iterator[Sandbox]:
         command = PLAYED if self.is_played else COMMAND
         with contextlib.ExitStack() as stack:
+            if self.changes:
+                patch = stack.enter_context(pytest.MonkeyPatch.context())
+                patch.setenv("TEST_SETTINGS", json.dumps(self.settings))
+                patch.setenv("TEST_CHANGES", json.dumps(self.changes))
+            if self.has_disk and os.geteuid() == 0:
+                stack.enter_context(disk(folder / "state"))
             if self.has_account:
                 yield stack.enter_context(sandbox_of(stack.enter_context(account("tfc-o")), command))
             else:

@@ -1,37 +1,96 @@
-"""One table of what strikes whom: each process of a cluster is killed, stopped or told to exit while a script runs.
+"""One table of what strikes whom while a script runs: signals, a full disk, a port that another has, a reboot.
 
-Whatever it is, the cluster is whole again by itself or by the command that a message names, the servers that were not
-struck are the same processes, and the script ends as the table says. test_chaos.py strikes at random.
+Whatever it is, the cluster is whole again by itself or by what a message names, the servers that were not struck are
+the same processes, and the script ends as the table says. test_chaos.py strikes at random.
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
 
-from tests.conftest import HANG, HANGING_AGENT, Sandbox, make_sandbox, mostly_slow, wait_for
+from tests.clusters import Cluster
+from tests.conftest import HANG, HANGING_AGENT, SCRIPTS, Sandbox, wait_for
+from tests.strikes import fill, reboot, taken
 from tfcluster.os.process_handle import ProcessHandle, is_frozen
 
-SPEC = "name: struck\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
-#: Of the agent.
-QUICK = {"HEALTH_INTERVAL_SECONDS": 0.5, "HEALTH_RETRY_SECONDS": 0.5, "PROBE_TIMEOUT_SECONDS": 1.0}
+#: Of the agent. Each change of its journal is a snapshot: a line might fit into the last page of a full disk.
+QUICK = {
+    "HEALTH_INTERVAL_SECONDS": 0.5,
+    "HEALTH_RETRY_SECONDS": 0.5,
+    "PROBE_TIMEOUT_SECONDS": 1.0,
+    "JOURNAL_CHANGES_MIN_BYTES": -1,
+    "JOURNAL_CHANGES_FACTOR": -1,
+}
 #: Of a command whose agent does not answer.
-IMPATIENT = {"RPC_TIMEOUT_SECONDS": 2.0, "RPC_SLOW_TIMEOUT_SECONDS": 2.0, "AGENT_CONNECT_SECONDS": 1.0}
-# Says who it and its driver are, and ends when told.
-SCRIPT = """
-import os, sys, time
-print(os.getpid(), os.getppid(), flush=True)
-while not os.path.exists(sys.argv[1]):
-    time.sleep(0.02)
-print("the end")
-"""
-KILL, STOP, EXIT, HANGS = signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, HANG
+IMPATIENT = {**QUICK, "RPC_TIMEOUT_SECONDS": 2.0, "RPC_SLOW_TIMEOUT_SECONDS": 2.0, "AGENT_CONNECT_SECONDS": 1.0}
+CLUSTER = Cluster(
+    "name: struck\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n",
+    warm=True,
+    settings=QUICK,
+    changes=dict([HANGING_AGENT]),
+    has_disk=True,
+)
+ALL = {"ps:0", "worker:0", "worker:1"}
+
+
+@dataclass(frozen=True)
+class Struck:
+    """The process that is struck: the agent, worker:1, a helper of theirs, the script or its driver."""
+
+    sandbox: Sandbox
+    pid: int
+
+
+#: What happens to a process. Within the block it is as it was struck; after it, a person has done what helps.
+Strike = Callable[[Struck], contextlib.AbstractContextManager[None]]
+
+
+def sends(number: int, *, then: int = 0) -> Strike:
+    """Strike with a signal; a person sends another one to who does not end, and is not replaced, by it."""
+
+    @contextlib.contextmanager
+    def strike(struck: Struck) -> Iterator[None]:
+        os.kill(struck.pid, number)
+        yield
+        if then:
+            os.kill(struck.pid, then)
+
+    return strike
+
+
+@contextlib.contextmanager
+def dies_on_a_full_disk(struck: Struck) -> Iterator[None]:
+    filler = fill(struck.sandbox.folder / "state")
+    os.kill(struck.pid, signal.SIGKILL)
+    yield
+    filler.unlink()
+
+
+@contextlib.contextmanager
+def loses_its_port(struck: Struck) -> Iterator[None]:
+    """A stranger takes the port of a server that dies without an agent, which would keep it."""
+    port = struck.sandbox.task("worker:1")["address"].rpartition(":")[2]
+    server = ProcessHandle.from_pid(struck.pid)
+    assert server is not None
+    struck.sandbox.kill_agent()
+    os.kill(struck.pid, signal.SIGKILL)
+    wait_for(lambda: not server.is_alive())
+    with taken(int(port)):
+        yield
+
+
+@contextlib.contextmanager
+def reboots(struck: Struck) -> Iterator[None]:
+    folder = struck.sandbox.folder
+    reboot(struck.sandbox, folder / "run", state_folder=folder / "state")
+    yield
 
 
 @dataclass(frozen=True)
@@ -39,54 +98,61 @@ class Row:
     """What strikes whom, and what comes of it."""
 
     who: str
-    how: int
+    how: str
+    strike: Strike
     event: str = ""  # a pattern that the event log has then
-    said: str = ""  # a pattern of what `status` says as long as the process is as it is; then a person continues it
-    run: str = "the end"  # what the run says in the end
+    said: str = ""  # a pattern of what `status` says until a person helps
+    run: str = "the end"  # a pattern of what `attach` shows of the run
+    code: int = 0  # of the run
+    again: frozenset[str] = frozenset()  # the tasks whose server is another one then
 
     def __str__(self) -> str:
-        return f"{self.who} {'hangs' if self.how == HANG else signal.Signals(self.how).name}"
+        return f"{self.who} {self.how}"
 
 
+def server_row(how: str, strike: Strike, event: str, said: str = "") -> Row:
+    return Row("server", how, strike, event, said, again=frozenset({"worker:1"}))
+
+
+KILL, STOP, TERM, CONT = signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM, signal.SIGCONT
+SILENT = r"the agent \(pid {pid}\) has not answered within 2 s.*"
 #: `{pid}` is that of the process.
+FAST_ROWS = [
+    Row("agent", "SIGKILL", sends(KILL), "agent-started: .*the previous agent died"),
+    server_row("SIGSTOP", sends(STOP), "worker:1 health-check-killed: it does not answer"),
+    Row("driver", "SIGSTOP", sends(STOP), "driver-continued: the driver of .*, pid {pid}, was stopped by a signal"),
+    Row("health prober", "SIGSTOP", sends(STOP), "prober-restarted: the health prober, pid {pid}, was stopped"),
+]
+SLOW_ROWS = [
+    Row("agent", "SIGTERM", sends(TERM), "agent-stopped: pid {pid}, by SIGTERM; the tasks continue"),
+    Row("agent", "SIGSTOP", sends(STOP, then=CONT), said=SILENT + "`kill -CONT {pid}`"),
+    Row("agent", "hangs", sends(HANG, then=KILL), "agent-started", said=SILENT + "`kill -9 {pid}`"),
+    server_row("SIGKILL", sends(KILL), "worker:1 died: SIGKILL; "),
+    server_row("SIGTERM", sends(TERM), "worker:1 died: SIGTERM; "),
+    server_row("dies and loses its port", loses_its_port, "worker:1 blocked: waiting: port", "port .* is taken by pro"),
+    Row("driver", "SIGKILL", sends(KILL), run=r"the driver of \S+ died \(SIGKILL\)", code=1),
+    Row("script", "SIGKILL", sends(KILL), run="wait_for_file.py was terminated by SIGKILL", code=137),
+    Row("script", "SIGTERM", sends(TERM), run=r"^\d+ \d+\n$", code=143),  # as of a script that ends so on purpose
+    Row("log writer", "SIGKILL", sends(KILL)),
+    Row("log writer", "SIGSTOP", sends(STOP), "log-writer-restarted: the log writer, pid {pid}, was stopped by a sig"),
+    Row("health prober", "SIGKILL", sends(KILL)),
+    Row("fork server", "SIGKILL", sends(KILL)),
+    Row("fork server", "SIGSTOP", sends(STOP), "fork-server-killed: the fork server, pid {pid}, was stopped"),
+    Row("agent", "reboots", reboots, "host-rebooted", run="the driver of .* died", code=1, again=frozenset(ALL)),
+]
+NO_ROOM = "waiting: the disk of .* is full"
+ON_A_DISK = server_row("dies on a full disk", dies_on_a_full_disk, f"worker:1 blocked: {NO_ROOM}", NO_ROOM)
 ROWS = [
-    Row("agent", KILL, "agent-started: .*the previous agent died"),
-    Row("agent", EXIT, "agent-stopped: pid {pid}, by SIGTERM; the tasks continue"),
-    Row("agent", STOP, said=r"the agent \(pid {pid}\) has not answered within 2 s.*`kill -CONT {pid}`"),
-    Row("agent", HANGS, "agent-started", said=r"the agent \(pid {pid}\) has not answered within 2 s.*`kill -9 {pid}`"),
-    Row("server", KILL, "worker:1 died: SIGKILL; "),
-    Row("server", EXIT, "worker:1 died: SIGTERM; "),
-    Row("server", STOP, "worker:1 health-check-killed: it does not answer"),
-    Row("driver", KILL, run=r"the driver of \S+ died \(SIGKILL\)"),
-    Row("driver", STOP, "driver-continued: the driver of .*, pid {pid}, was stopped by a signal and was continued"),
-    Row("script", KILL, run="script.py was terminated by SIGKILL"),
-    Row("log writer", KILL),
-    Row("log writer", STOP, "log-writer-restarted: the log writer, pid {pid}, was stopped by a signal"),
-    Row("health prober", KILL),
-    Row("health prober", STOP, "prober-restarted: the health prober, pid {pid}, was stopped by a signal"),
-    Row("fork server", KILL),
-    Row("fork server", STOP, "fork-server-killed: the fork server, pid {pid}, was stopped by a signal"),
+    *FAST_ROWS,
+    *(pytest.param(row, marks=pytest.mark.slow) for row in SLOW_ROWS),
+    pytest.param(ON_A_DISK, marks=[pytest.mark.slow, pytest.mark.needs("root")]),
 ]
-FAST = [
-    row for row in ROWS if str(row) in {"agent SIGKILL", "server SIGSTOP", "driver SIGSTOP", "health prober SIGSTOP"}
-]
-
-
-@pytest.fixture(scope="module")
-def struck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """A cluster that looks often at its processes; tests leave it whole, with an agent that can hang."""
-    with make_sandbox(tmp_path_factory.mktemp("struck")) as sandbox, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TEST_SETTINGS", json.dumps(QUICK))
-        patch.setenv("TEST_CHANGES", json.dumps(dict([HANGING_AGENT])))
-        sandbox("up", sandbox.spec(SPEC, warm=True))
-        sandbox.spec(SCRIPT, "script.py")
-        yield sandbox
 
 
 def start_script(sandbox: Sandbox) -> tuple[str, int, int]:
     """Return the id of a run, and the pids of its script and driver."""
     (sandbox.folder / "end").unlink(missing_ok=True)
-    run = sandbox("run", "--detach", "script.py", "end").stdout.strip()
+    run = sandbox("run", "--detach", SCRIPTS / "wait_for_file.py", "end").stdout.strip()
     (folder,) = sandbox.folder.glob(f"state/tfcluster/*/localhost/runs/{run}")
     log = folder / "output.log"
     script, driver = wait_for(lambda: log.exists() and log.read_text().endswith("\n") and log.read_text()).split()
@@ -105,36 +171,35 @@ def find(sandbox: Sandbox, row: Row, script: int, driver: int) -> int:
     return int(min(wait_for(lambda: sandbox.pids(f" {row.who}"))))
 
 
-@pytest.mark.parametrize("row", mostly_slow(ROWS, fast=FAST), ids=str)
-def test_whoever_is_struck(struck: Sandbox, row: Row) -> None:
-    before, told = struck.tasks("pid"), len(events_of(struck))
-    run, script, driver = start_script(struck)
-    pid = find(struck, row, script, driver)
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_whoever_is_struck(cluster: Sandbox, row: Row) -> None:
+    before, told = cluster.tasks("pid"), len(events_of(cluster))
+    run, script, driver = start_script(cluster)
+    pid = find(cluster, row, script, driver)
     handle = ProcessHandle.from_pid(pid)
     assert handle is not None
-    os.kill(pid, row.how)
-    if row.said:
-        wait_until_named(struck, row, pid)
-    lives_on = row.how == STOP and row.who in ("agent", "driver")
+    with row.strike(Struck(cluster, pid)):
+        if row.said:
+            wait_for(lambda: re.search(row.said.format(pid=pid), status_of(cluster), re.DOTALL))
+    lives_on = row.how == "SIGSTOP" and row.who in ("agent", "driver")
     wait_for(lambda: not (is_frozen(pid) if lives_on else handle.is_alive()))
     if row.event:
-        wait_for(lambda: re.search(row.event.format(pid=pid), "\n".join(events_of(struck)[told:])))
-    after = {task["name"]: task["pid"] for task in struck.wait_until("running")["tasks"]}
-    assert {name for name in before if before[name] != after[name]} == ({"worker:1"} if row.who == "server" else set())
-    (struck.folder / "end").touch()
-    attached = struck("attach", run, code=None)
+        wait_for(lambda: re.search(row.event.format(pid=pid), "\n".join(events_of(cluster)[told:])))
+    after = {task["name"]: task["pid"] for task in cluster.wait_until("running")["tasks"]}
+    assert {name for name in before if before[name] != after[name]} == row.again
+    (cluster.folder / "end").touch()
+    attached = cluster("attach", run, code=row.code)
     assert re.search(row.run, attached.stdout + attached.stderr), attached
-    assert "pi = 3.1" in struck("run", "pi", "--samples", "1e5").stdout
+    assert "pi = 3.1" in cluster("run", "pi", "--samples", "1e5").stdout
     if row.who in ("log writer", "health prober", "fork server"):
-        wait_for(lambda: {*struck.pids(f" {row.who}")} - {pid})
+        wait_for(lambda: {*cluster.pids(f" {row.who}")} - {pid})
 
 
 def events_of(sandbox: Sandbox) -> list[str]:
     return [f"{each['task']} {each['event']}: {each['detail']}" for each in sandbox.json_lines("events")]
 
 
-def wait_until_named(sandbox: Sandbox, row: Row, pid: int) -> None:
-    """Check that a command names the agent and what helps, and do that."""
-    error = sandbox("status", code=5, env=sandbox.with_settings({**QUICK, **IMPATIENT})).stderr
-    assert re.search(row.said.format(pid=pid), error, re.DOTALL), error
-    os.kill(pid, signal.SIGCONT if row.how == STOP else signal.SIGKILL)
+def status_of(sandbox: Sandbox) -> str:
+    """Return all that `status` says, soon if no agent answers."""
+    shown = sandbox("status", code=None, env=sandbox.with_settings(IMPATIENT))
+    return str(shown.stdout + shown.stderr)

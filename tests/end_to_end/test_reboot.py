@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,19 +14,8 @@ import pytest
 from tests.conftest import Sandbox, wait_for
 from tests.descriptors import held_by
 from tests.hosts import over
-from tfcluster.os.procfs import boot_id
+from tests.strikes import reboot
 from tfcluster.paths import PACKAGE_ROOT
-
-
-def reboot(sandbox: Sandbox, runtime_folder: Path) -> None:
-    while processes := sandbox.processes():
-        for pid in processes:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-    for path in (runtime_folder / "tfcluster").iterdir():
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def run_as_cron(command: list[str], line: str, environment: Mapping[str, str]) -> None:
@@ -57,9 +45,7 @@ def test_the_tasks_of_this_machine_come_back(sandbox: Sandbox) -> None:
     bare = {name: value for name, value in sandbox.environment.items() if not name.startswith("XDG_STATE")}
     sandbox.kill_agent()
     assert "host-rebooted" not in events_of(sandbox), "its agent has died"
-    reboot(sandbox, sandbox.folder / "run")
-    journal = sandbox.folder / "state/tfcluster/kept/localhost/journal.json"
-    journal.write_text(journal.read_text().replace(boot_id(), "of an earlier boot"))
+    reboot(sandbox, sandbox.folder / "run", state_folder=sandbox.folder / "state")
     run_as_cron([], unit["cron"], bare)
     wait_for(lambda: ready_tasks(sandbox) == 2)
     assert events_of(sandbox).count("host-rebooted") == 1

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from tests.clusters import Hosts
 from tests.conftest import wait_for
-from tests.end_to_end.test_reboot import reboot, run_as_cron
+from tests.end_to_end.test_reboot import run_as_cron
 from tests.hosts import HostsSandbox, over
+from tests.strikes import reboot
 
 NAMES = ("alpha", "beta")
 JOBS = "jobs:\n  worker: {tasks: 2, hosts: [alpha, beta]}\n"
