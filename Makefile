@@ -90,7 +90,7 @@ weight: .venv/installed
 stories: .venv/installed
 	$(BIN)/python benchmarks/stories.py $(LIST)
 
-# 300 random faults, which takes some ten minutes; FAULTS=1000 makes it more.
+# 300 random faults and as much of the rest, which takes half an hour; FAULTS=1000 makes it more.
 soak: FAULTS = 300
 soak: .venv/installed
 	$(BIN)/python benchmarks/soak.py $(FAULTS)

@@ -1,5 +1,6 @@
-"""What the suite does at random, at length: 300 faults, with the time that the cluster took to be whole again, and 3000
-sequences of the crash model, other ones each time.
+"""What the suite does a few times, at length: 300 faults, 100 times up and down, 3000 sequences of the crash model.
+
+The faults and the sequences are others each time. Of the faults it prints how long the cluster took to be whole again.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ EXAMPLES_PER_FAULT = 10
 
 
 def main() -> int:
-    """Run both with as many faults as the first argument says, and show what they print."""
+    """Run them with as many faults as the first argument says, and show what they print."""
     faults = int(sys.argv[1]) if len(sys.argv) > 1 else FAULTS
     tests = [
         ("tests/end_to_end/test_chaos.py::test_chaos[closed]", "--faults", faults),
+        ("tests/end_to_end/test_cycles.py::test_cycles_leave_nothing", "--cycles", faults // 3),
         ("tests/agent/test_crash_model.py::test_whatever_happens[many]", "--examples", EXAMPLES_PER_FAULT * faults),
     ]
     command = [sys.executable, "-m", "pytest", "-q", "-s", "--timeout", "0"]

@@ -402,6 +402,23 @@ def test_a_change_that_a_full_disk_has_refused_is_not_resumed() -> None:
         assert model.acknowledged.tasks[0].cpus == 1
 
 
+def test_a_change_that_the_next_agent_cannot_complete_is_an_event() -> None:
+    begun = (begins(1), ("hang", {"number": 0}), changes(2, 2), ("kill_agent", {"linger": False}))
+    with after(
+        *begun, ("take_port", {"short": "worker:1"}), ("start_agent", {}), ("pass_time", {"seconds": 5.0})
+    ) as model:
+        events = model.world.state_dir.events.read_text()
+        assert re.search(r'"update-failed".*port 2224 is taken by a stranger', events)
+        assert model.acknowledged is not None
+        assert model.acknowledged.tasks[0].cpus == 1
+
+
+def test_a_change_that_cannot_be_recorded_stops_nothing() -> None:
+    change = ("change", {"wanted": topology(3, 2, "on-failure"), "is_full": True})
+    with after(begins(2), change, ("pass_time", {"seconds": 40.0})) as model:
+        assert [server.is_alive for server in model.world.servers] == [True] * 3
+
+
 def test_a_server_that_dies_during_a_change_begins_its_count_again_with_it() -> None:
     """The change starts it another time, as the server that the agent has started meanwhile knows the old addresses."""
     dies = ("exit", {"number": 1, "status": 9})

@@ -1,4 +1,4 @@
-"""Agents that die: the next one adopts what is the cluster's, nothing else, and goes on with what was counted."""
+"""Agents that die, also during a change: the next one adopts what is the cluster's, and goes on from there."""
 
 from __future__ import annotations
 
@@ -69,6 +69,8 @@ DIES, WAITS = (
     ("tfcluster.agent.runs.manager", f"RunManager._request_driver = lambda self, run: {what}")
     for what in ("os.kill(os.getpid(), 9)", "None")
 )
+
+
 #: Says what only the command has: the environment and standard input.
 TELLS = "import os, sys\nprint(os.environ['TOLD'], os.environ.get('TFCLUSTER_TASK'), sys.stdin.read())\n"
 
@@ -174,3 +176,132 @@ def test_an_adopted_server_that_dies_is_started_again_at_its_port(sandbox: Sandb
     sandbox.wait_until("running")
     assert sandbox.task("worker:1")["last_exit"] == after["last_exit"]
     assert sandbox.task("worker:1")["pid"] == after["pid"]
+
+
+@pytest.mark.slow
+def test_a_command_does_not_hang_when_the_agent_dies_during_adoption(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    (first,) = wait_for(lambda: sandbox.pids(" log writer"))
+    stopped = sandbox.task("worker:0")["pid"]
+    os.kill(stopped, signal.SIGSTOP)  # the next agent waits for its answer before it says that it listens
+    sandbox.kill_agent()
+    status = sandbox.start("status")
+    (keeper,) = wait_for(lambda: {*sandbox.pids(" log writer")} - {first})
+    os.kill(int(Path(f"/proc/{keeper}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
+    _, error = status.communicate(timeout=90)
+    assert "has not said that it listens" not in error, "the keeper lives on and must not keep the line open"
+    os.kill(stopped, signal.SIGCONT)
+    sandbox.wait_until("running")
+
+
+@pytest.mark.slow
+def test_events_include_their_cause(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec("name: told\njobs:\n  worker: {tasks: 1}\n"))
+    os.kill(sandbox.task("worker:0")["pid"], signal.SIGKILL)
+    wait_for(lambda: sandbox.wait_until("running")["tasks"][0]["restarts"])
+    sandbox.kill_agent()
+    sandbox.wait_until("running")
+    sandbox("down")
+    events = sandbox.json_lines("events", "-c", "told")
+    assert [(event["task"], event["event"]) for event in events] == [
+        (None, "up"),
+        ("worker:0", "started"),
+        ("worker:0", "ready"),
+        ("worker:0", "died"),
+        ("worker:0", "started"),
+        ("worker:0", "ready"),
+        (None, "agent-started"),
+        ("worker:0", "adopted"),
+        ("worker:0", "ready"),  # the journal does not say whether a server that was just started answered
+        ("worker:0", "stopping"),
+        ("worker:0", "stopped"),
+        (None, "down"),
+    ]
+    assert events[3]["detail"] == "SIGKILL; restarting immediately"
+
+
+CUT = "name: cut\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2, env: {TOKEN: {secret: hunter2}}}\n"
+CHANGED = CUT.replace("tasks: 2, ", "tasks: 3, cpus: 2, ").replace("hunter2", "hunter3")
+
+
+NEVER = "restart: {policy: never}\n"
+
+
+# Kills the agent after its second writing of the journal, which records that a change has begun.
+_AT_SECOND_WRITING = """
+import os, signal
+_writings = []
+def _dying(write):
+    def write_and_die(journal, content):
+        result = write(journal, content)
+        if result is not False:  # `append` has written nothing
+            _writings.append(content)
+        if len(_writings) == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    return write_and_die
+Journal.write, Journal.append = _dying(Journal.write), _dying(Journal.append)
+"""
+
+
+# Kills the agent when it has released one of the processes that it has forked.
+_AT_RELEASE = """
+import os, signal
+_send, _sent = ChildProcess.send, []
+def _kill(child, message):
+    if message == {}:
+        if len(_sent) == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        _sent.append(child)
+    _send(child, message)
+ChildProcess.send = _kill
+"""
+
+
+def ready(sandbox: Sandbox, tasks: int) -> Any:
+    """Return the status when this number of tasks is ready, and check that each task has exactly one process."""
+    status = wait_for(lambda: found if len((found := sandbox.wait_until("running"))["tasks"]) == tasks else None)
+    pids = {task["pid"] for task in status["tasks"]}
+    wait_for(lambda: {*sandbox.pids("tfcluster: cut ps:"), *sandbox.pids("tfcluster: cut worker:")} == pids)
+    return status
+
+
+@pytest.mark.slow
+def test_killed_before_it_has_released_all_tasks(sandbox: Sandbox) -> None:
+    dying = sandbox.with_fault("tfcluster.agent.subprocesses", _AT_RELEASE)
+    error = sandbox("up", sandbox.spec(CUT + NEVER), env=dying, code=1).stderr
+    assert "hint: Type the command again" in error
+    status = ready(sandbox, 3)
+    assert {task["restarts"] for task in status["tasks"]} == {0}
+    assert {task["last_exit"] for task in status["tasks"]} == {None}
+
+
+@pytest.mark.slow
+def test_killed_before_it_has_a_cluster(sandbox: Sandbox) -> None:
+    """What the error advises helps: `status` would say that the cluster is not running."""
+    die = (
+        "import os, signal\n\nasync def _die(handlers, request):\n    os.kill(os.getpid(), signal.SIGKILL)\n    yield\n"
+    )
+    dying = sandbox.with_fault("tfcluster.agent.handlers.cluster", f"{die}ClusterHandlers.prepare = _die\n")
+    error = sandbox("up", sandbox.spec(CUT), env=dying, code=1).stderr
+    assert "the agent disconnected before it replied\nhint: Type the command again: " in error
+    assert "status" not in error
+    wait_for(lambda: not sandbox.processes())
+    sandbox("up")
+    ready(sandbox, 3)
+
+
+@pytest.mark.slow
+def test_killed_when_a_change_is_recorded(sandbox: Sandbox) -> None:
+    """The next agent, which `status` starts, goes on by itself."""
+    sandbox("up", sandbox.spec(CUT))
+    before = set(sandbox.tasks("pid").values())
+    sandbox.kill_agent()  # the next one is that of the command that changes it
+    dying = sandbox.with_fault("tfcluster.agent.state.journal", _AT_SECOND_WRITING)
+    sandbox("up", sandbox.spec(CHANGED), "--yes", env=dying, code=1)
+    status = ready(sandbox, 4)
+    assert len([task for task in status["tasks"] if len(task["devices"]) == 2]) == 3
+    assert not {task["pid"] for task in status["tasks"]} & before
+    assert "is up already" in sandbox("up").stdout, "nothing is left to do"
+    [secrets] = sandbox.folder.glob("run/tfcluster/*.secrets")
+    assert "hunter2" not in secrets.read_text()

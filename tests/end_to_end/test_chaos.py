@@ -1,10 +1,11 @@
-"""Servers and the agent are killed and stopped at random while a program with a known answer runs again and again.
+"""Processes are killed and stopped, and links lost, at random, while a program with a known answer runs all the time.
 
 `--faults N` sets how many faults strike (the suite's few are a smoke test; `benchmarks/soak.py` makes it hundreds).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -14,12 +15,16 @@ import statistics
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from tests.conftest import Sandbox, wait_for
+from tests.accounts import Account, account
+from tests.clusters import sandbox_of
+from tests.conftest import PLAYED, Sandbox, wait_for
+from tests.namespaces import Machine, network
 from tfcluster.os.process_handle import ProcessHandle
 
 SPEC = """
@@ -35,8 +40,9 @@ RUN = ("run", "pi", "--samples", "3e6", "--seed", "7", "--timeout", "60", "-o", 
 INSIDE = 2_354_124
 #: How a run may end but with the answer: it failed, the cluster was not healthy, timed out, or its agent died twice.
 NAMED_ENDS = {1, 4, 5, 124}
-#: What strikes, shuffled, again and again, and each of it once to begin with; what is stopped is found by its silence,
-#: which takes some ten seconds.
+#: What is stopped is found by its silence.
+QUICK = {"HEALTH_INTERVAL_SECONDS": 0.5, "HEALTH_RETRY_SECONDS": 0.5, "PROBE_TIMEOUT_SECONDS": 2.0}
+#: What strikes, shuffled, again and again, and each of it once to begin with.
 FAULTS = [
     *5 * ["kill a server"],
     *2 * ["kill the agent"],
@@ -64,6 +70,22 @@ class Chaos:
     right: int = 0  # runs that gave the answer
     failed: list[str] = field(default_factory=list)  # messages of runs that did not
     wrong: list[str] = field(default_factory=list)  # whatever else a run did
+
+    def rage(self, faults: int) -> None:
+        """Strike a number of times while the program runs; in the end all tasks are ready, and a run has the answer."""
+        over = threading.Event()
+        running = threading.Thread(target=self.run_again_and_again, args=(over,))
+        running.start()
+        try:
+            for kind in self.kinds(faults):
+                self.strike(kind)
+            status, right = self.wait_until_whole(), self.right
+            # Nothing keeps it from the answer any more.
+            wait_for(lambda: self.right > right or self.wrong, seconds=240)
+        finally:
+            over.set()
+            running.join()
+        assert {task["state"] for task in status["tasks"]} == {"ready"}
 
     def run_again_and_again(self, until: threading.Event) -> None:
         """Run the program until told to stop; every end must be the answer or a named cause."""
@@ -149,56 +171,33 @@ class Chaos:
         return seconds, sum(event["event"] == "agent-started" and event["time"] > self.began for event in events)
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have all agents notice soon that a server is silent."""
+    monkeypatch.setenv("TEST_SETTINGS", json.dumps(QUICK))
+
+
+def chosen_seed(config: pytest.Config) -> int:
+    """Return the seed of what strikes, after it was printed."""
+    seed = int(config.getoption("--chaos-seed") or random.randrange(10**6))
+    print(f"--chaos-seed {seed}")
+    return seed
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("network", "kinds"), [("closed", FAULTS), ("private", PRIVATE_FAULTS)], ids=["closed", "private"]
+    ("access", "kinds"), [("closed", FAULTS), ("private", PRIVATE_FAULTS)], ids=["closed", "private"]
 )
-def test_chaos(sandbox: Sandbox, request: pytest.FixtureRequest, network: str, kinds: list[str]) -> None:
-    faults = request.config.getoption("--faults")
-    seed = request.config.getoption("--chaos-seed") or random.randrange(10**6)
-    print(f"--chaos-seed {seed}")
-    sandbox("up", sandbox.spec(SPEC.replace("NETWORK", network)))
+def test_chaos(sandbox: Sandbox, pytestconfig: pytest.Config, quick: None, access: str, kinds: list[str]) -> None:
+    seed = chosen_seed(pytestconfig)
+    sandbox("up", sandbox.spec(SPEC.replace("NETWORK", access)))
     assert sandbox.json(*RUN)["result"]["inside"] == INSIDE
-    descriptors = settled_descriptors(fresh_agent(sandbox))
-    chaos, over = Chaos(sandbox, random.Random(seed), kinds), threading.Event()
-    running = threading.Thread(target=chaos.run_again_and_again, args=(over,))
-    running.start()
-    try:
-        for kind in chaos.kinds(faults):
-            chaos.strike(kind)
-        status, right = chaos.wait_until_whole(), chaos.right
-        wait_for(lambda: chaos.right > right or chaos.wrong, seconds=240)  # nothing keeps it from the answer any more
-    finally:
-        over.set()
-        running.join()
+    chaos = Chaos(sandbox, random.Random(seed), kinds)
+    chaos.rage(pytestconfig.getoption("--faults"))
     report(chaos)
     assert chaos.wrong == []
-    assert {task["state"] for task in status["tasks"]} == {"ready"}
-    agent = fresh_agent(sandbox)
-    wait_for(lambda: descriptors_of(agent) <= descriptors)  # those of ended connections and runs go in a moment
     sandbox("down")
     assert sandbox.leftovers() == []
-
-
-def fresh_agent(sandbox: Sandbox) -> int:
-    """The pid of an agent that has just adopted the cluster, with its helpers warm and nothing to do."""
-    os.kill(sandbox.status()["hosts"][0]["agent_pid"], signal.SIGKILL)
-    sandbox.wait_until("running")
-    sandbox("run", "pi", "--samples", "1")
-    return int(sandbox.status()["hosts"][0]["agent_pid"])
-
-
-def descriptors_of(agent: int) -> int:
-    return len(os.listdir(f"/proc/{agent}/fd"))
-
-
-def settled_descriptors(agent: int) -> int:
-    """How many descriptors an agent has once health checks and ended connections have gone, or more."""
-    previous = -1
-    while previous != (count := descriptors_of(agent)):
-        previous = count
-        time.sleep(0.5)
-    return count
 
 
 def report(chaos: Chaos) -> None:
@@ -212,3 +211,108 @@ def report(chaos: Chaos) -> None:
     if seconds:
         last = sorted(seconds)[math.ceil(0.99 * len(seconds)) - 1]
         print(f"time to ready: median {statistics.median(seconds):.3f} s, 99th percentile {last:.3f} s")
+
+
+HOSTS_SPEC = """
+name: chaos
+network: private
+hosts: {alpha: {address: 127.0.0.2}, beta: {address: 127.0.0.3}}
+jobs:
+  ps: {tasks: 1, hosts: [beta]}
+  worker: {tasks: 2, hosts: [alpha, beta]}
+restart: {policy: on-failure, backoff: {initial: 0.1, max: 0.5}, limit: 100 in 1}
+"""
+HOSTS_FAULTS = [
+    *3 * ["kill a task"],
+    *2 * ["kill an agent"],
+    *3 * ["kill a forwarder"],
+    "kill a holder of a network",
+    *3 * ["lose the link"],
+]
+#: The parts of the titles of the processes that are struck.
+TITLES = {
+    "kill an agent": " agent on ",
+    "kill a forwarder": " forwarder",
+    "kill a holder of a network": " private network",
+}
+LOST_SECONDS = 3.0
+
+
+@dataclass(frozen=True)
+class NetworkedAccount(Account):
+    """An account whose commands run on a machine of a network."""
+
+    machine: Machine
+
+    def command(self, *arguments: str) -> tuple[str, ...]:
+        """A command line that runs another one there."""
+        return tuple(self.machine.command(*super().command(*arguments)))
+
+
+@dataclass
+class HostsChaos(Chaos):
+    """Chaos on two hosts."""
+
+    machine: Machine = field(kw_only=True)
+
+    def _hit(self, kind: str) -> bool:
+        if kind == "lose the link":
+            with self._lost():
+                time.sleep(self.random.uniform(0.2, LOST_SECONDS))
+            return True
+        if kind == "kill a task":
+            found = self.sandbox("status", "-o", "json", code=None)
+            if not found.stdout:  # the agent has just died
+                return False
+            pids = [task["pid"] for task in json.loads(found.stdout)["tasks"] if task["pid"]]
+        else:
+            pids = self.sandbox.pids(TITLES[kind])
+        struck = ProcessHandle.from_pid(self.random.choice(sorted(pids))) if pids else None
+        if struck is None or not struck.is_alive():
+            return False
+        self.gone.append(struck)
+        os.kill(struck.pid, signal.SIGKILL)
+        return True
+
+    @contextlib.contextmanager
+    def _lost(self) -> Iterator[None]:
+        """Lose the link to beta, for the tasks and for the commands."""
+        away = self.sandbox.folder / "away" / "beta"
+        away.parent.mkdir(exist_ok=True)
+        away.parent.chmod(0o755)
+        away.touch()
+        try:
+            with self.machine.losing("127.0.0.3"):
+                yield
+        finally:
+            away.unlink()
+
+    def wait_until_whole(self) -> Any:
+        """Wait until what was struck is gone, every task is ready, and a run reaches the tasks of both hosts."""
+        status = super().wait_until_whole()
+        wait_for(self._reaches_both, seconds=120)
+        return status
+
+    def _reaches_both(self) -> bool:
+        found = self.sandbox("run", "pi", "--samples", "1e3", "-o", "json", code=None)
+        return found.returncode == 0 and len(json.loads(found.stdout.splitlines()[0])["devices"]) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.needs("network")
+def test_random_faults_on_two_private_hosts(pytestconfig: pytest.Config, quick: None) -> None:
+    """This machine plays both, in a network whose packets to one of them can be lost, for an ordinary account."""
+    seed = chosen_seed(pytestconfig)
+    with network("machine") as made, account("tfc-o") as plain:
+        owner = NetworkedAccount(plain.name, plain.uid, made["machine"])
+        with sandbox_of(owner, PLAYED) as sandbox:
+            sandbox("up", sandbox.spec(HOSTS_SPEC))
+            assert sandbox.json(*RUN)["result"]["inside"] == INSIDE
+            chaos = HostsChaos(sandbox, random.Random(seed), HOSTS_FAULTS, machine=made["machine"])
+            chaos.rage(pytestconfig.getoption("--faults"))
+            print(f"{dict(chaos.counts)}; {chaos.right} runs gave the right answer; the others: {chaos.failed}")
+            assert chaos.wrong == []
+            sandbox("down")
+            wait_for(lambda: not sandbox.leftovers())
+            assert not list(sandbox.folder.rglob("*.pem"))
+            assert not list(sandbox.folder.rglob("*.certificate"))

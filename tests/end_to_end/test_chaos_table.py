@@ -58,9 +58,11 @@ def sends(number: int, *, then: int = 0) -> Strike:
     @contextlib.contextmanager
     def strike(struck: Struck) -> Iterator[None]:
         os.kill(struck.pid, number)
-        yield
-        if then:
-            os.kill(struck.pid, then)
+        try:
+            yield
+        finally:
+            if then:
+                os.kill(struck.pid, then)
 
     return strike
 
@@ -69,8 +71,10 @@ def sends(number: int, *, then: int = 0) -> Strike:
 def dies_on_a_full_disk(struck: Struck) -> Iterator[None]:
     filler = fill(struck.sandbox.folder / "state")
     os.kill(struck.pid, signal.SIGKILL)
-    yield
-    filler.unlink()
+    try:
+        yield
+    finally:
+        filler.unlink()
 
 
 @contextlib.contextmanager
@@ -180,7 +184,12 @@ def test_whoever_is_struck(cluster: Sandbox, row: Row) -> None:
     assert handle is not None
     with row.strike(Struck(cluster, pid)):
         if row.said:
-            wait_for(lambda: re.search(row.said.format(pid=pid), status_of(cluster), re.DOTALL))
+            wait_for(lambda: re.search(row.said.format(pid=pid), said_by(cluster, "status"), re.DOTALL))
+            if row.who == "agent":  # and no other command hangs
+                assert all(
+                    re.search(row.said.format(pid=pid), said_by(cluster, command, code=5), re.DOTALL)
+                    for command in ("down", "doctor")
+                )
     lives_on = row.how == "SIGSTOP" and row.who in ("agent", "driver")
     wait_for(lambda: not (is_frozen(pid) if lives_on else handle.is_alive()))
     if row.event:
@@ -199,7 +208,7 @@ def events_of(sandbox: Sandbox) -> list[str]:
     return [f"{each['task']} {each['event']}: {each['detail']}" for each in sandbox.json_lines("events")]
 
 
-def status_of(sandbox: Sandbox) -> str:
-    """Return all that `status` says, soon if no agent answers."""
-    shown = sandbox("status", code=None, env=sandbox.with_settings(IMPATIENT))
+def said_by(sandbox: Sandbox, command: str, code: int | None = None) -> str:
+    """Return all that a command says, soon if no agent answers."""
+    shown = sandbox(command, code=code, env=sandbox.with_settings(IMPATIENT))
     return str(shown.stdout + shown.stderr)

@@ -1,4 +1,4 @@
-"""Commands that meet: each ends, `status` tells the truth afterwards, and `down` clears it."""
+"""Commands that meet or end early: each ends, `status` tells the truth afterwards, and `down` clears it."""
 
 from __future__ import annotations
 
@@ -141,3 +141,46 @@ def test_an_agent_that_dies_while_going_down_is_followed_by_one_that_goes_on(san
     assert end_of(down) == 0
     assert not pids & set(sandbox.processes())
     assert sandbox.leftovers() == []
+
+
+@pytest.mark.slow
+def test_two_ups_of_different_specs_at_once(sandbox: Sandbox) -> None:
+    one = sandbox.spec("name: same\njobs:\n  worker: {tasks: 1}\n", "one.yaml")
+    two = sandbox.spec("name: same\njobs:\n  trainer: {tasks: 1}\n", "two.yaml")
+    ups = [sandbox.start("up", spec, "--yes", "--replace-spec") for spec in (one, two)]
+    errors = [up.communicate(timeout=60)[1] for up in ups]
+    # The agent rejects the later plan, and its `up` plans again; the earlier `up` may still wait for the replaced task.
+    assert sorted(up.returncode for up in ups) in ([0, 0], [0, 4]), errors
+    (task,) = sandbox.status()["tasks"]
+    assert task["job"] in ("worker", "trainer")
+
+
+@pytest.mark.slow
+def test_following_ends_well_with_the_cluster_and_does_not_disturb_a_later_down(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    followers = [sandbox.start("logs", "-f"), sandbox.start("events", "-f")]
+    for follower in followers:
+        follower.stdout.readline()
+    sandbox("down")
+    outputs = [follower.communicate(timeout=60)[0] for follower in followers]
+    assert [follower.returncode for follower in followers] == [0, 0]
+    assert outputs[1].splitlines()[-1].split()[2:] == ["cluster", "down"]
+    reading = sandbox.start("logs", "-f", "-c", "meet", "-n", "1")
+    reading.stdout.readline()
+    assert "is not running" in sandbox("down", "-c", "meet", code=3).stderr
+    reading.send_signal(signal.SIGINT)
+    reading.communicate(timeout=60)
+
+
+@pytest.mark.slow
+def test_down_goes_on_when_its_command_dies(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    for task in sandbox.status()["tasks"]:
+        os.kill(task["pid"], signal.SIGSTOP)  # so that it takes the grace period
+    for grace in ("600", "1"):  # the ps, which comes last, has no more time than the second one gives either
+        down = sandbox.start("down", "--grace", grace)
+        down.stderr.readline()
+        down.kill()
+        down.communicate()
+    wait_for(lambda: not sandbox.leftovers())
+    sandbox("up")

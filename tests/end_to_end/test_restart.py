@@ -18,6 +18,7 @@ import pytest
 
 from tests.conftest import COMMAND, Sandbox, wait_for
 from tests.control_groups import EATS_MEMORY, memory_group
+from tests.strikes import taken
 
 SPEC = "name: again\njobs:\n  worker: {tasks: 2}\n  ps: {tasks: 1}\n"
 
@@ -237,3 +238,18 @@ def test_an_out_of_memory_kill_of_a_run_is_reported(sandbox: Sandbox) -> None:
     assert "error: script.py was terminated by SIGKILL (out of memory)" in said["script"]
     assert "error: worker:1 on localhost was terminated by SIGKILL (out of memory)" in said["member"]
     assert re.search(r"error: the driver of driver-\w+ died \(SIGKILL \(out of memory\)\)", said["driver"])
+
+
+@pytest.mark.slow
+def test_a_task_without_restarts_reports_who_has_its_port(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec("name: taken\njobs: {worker: {tasks: 1}}\nrestart: {policy: never}\n"))
+    worker = sandbox.task("worker:0")
+    os.kill(worker["pid"], signal.SIGKILL)
+    sandbox.wait_until("failed")
+    sandbox.kill_agent()  # which keeps the port
+    port = int(worker["address"].rpartition(":")[2])
+    with taken(port) as stranger:
+        error = sandbox("up", code=4).stderr
+        assert f"port {port} is taken by process {stranger}" in error
+    sandbox("up")
+    assert sandbox.status()["state"] == "running"

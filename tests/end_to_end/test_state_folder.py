@@ -1,4 +1,4 @@
-"""A state folder in trouble: on a disk that is full or read-only, with other files in it; and no process is allowed."""
+"""A disk that is full, read-only or hangs, other files in the state folder, and a host that allows no process."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ import pytest
 from tests.agent.test_journal import damage_by_folder, damage_by_pipe
 from tests.conftest import Sandbox, wait_for
 from tests.control_groups import no_more_processes
+from tests.strikes import fill
+from tests.stuck import is_stuck, silent_file_system
 from tfcluster import settings
 
 SPEC = "name: tough\njobs:\n  worker: {tasks: 2}\nrestart: {backoff: {initial: 0.5, max: 0.5}, limit: 1000 in 60}\n"
+
 
 # Its result does not fit into the last page of the run's file.
 ENDS_WHEN_TOLD = """
@@ -30,6 +33,7 @@ while not os.path.exists(sys.argv[1]):
     time.sleep(0.05)
 tfcluster.result("x" * 5000)
 """
+
 
 Mount = Callable[..., None]
 
@@ -49,18 +53,6 @@ def mount(needs_root: None, sandbox: Sandbox) -> Iterator[Mount]:
     yield mount
     for _ in range(mounted):
         subprocess.run(["umount", "-l", target], check=False, capture_output=True)
-
-
-def fill(folder: Path) -> Path:
-    path = folder / "filler"
-    with path.open("wb", buffering=0) as file:
-        for size in (1 << 16, 1 << 12, 1):
-            try:
-                while True:
-                    file.write(b"x" * size)
-            except OSError:
-                continue
-    return path
 
 
 @pytest.mark.slow
@@ -96,6 +88,8 @@ def test_a_full_disk(sandbox: Sandbox, mount: Mount) -> None:
 
 # With the default limit of restarts. Each change of the journal is a snapshot: a line might fit into its last page.
 LIMITED = "name: tough\njobs:\n  worker: {tasks: 2}\n"
+
+
 SNAPSHOTS = {"JOURNAL_CHANGES_MIN_BYTES": -1, "JOURNAL_CHANGES_FACTOR": -1}
 
 
@@ -220,3 +214,32 @@ def test_something_else_in_the_place_of_a_file_or_folder(
     wait_for(lambda: sandbox.wait_until("running")["tasks"][0]["pid"] != task["pid"])
     sandbox("down")
     assert sandbox.leftovers() == []
+
+
+READ = """
+import os
+import tensorflow.compat.v1 as tf
+
+with tf.Graph().as_default(), tf.Session(os.environ["TFCLUSTER_MASTER"]) as session:
+    with tf.device("/job:worker/task:1"):
+        session.run(tf.io.read_file(os.environ["STUCK_FILE"]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.needs("root")
+def test_down_names_a_server_that_waits_for_its_disk(
+    sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """SIGKILL does not end it."""
+    mounted = tmp_path_factory.mktemp("mounted")  # not beside the script, whose folder Python looks through
+    sandbox("up", sandbox.spec(SPEC), env=sandbox.with_settings({"KILL_SECONDS": 2.0}))
+    pid = sandbox.task("worker:1")["pid"]
+    with silent_file_system(mounted):
+        run = sandbox.start("run", sandbox.spec(READ, "read.py"), env={"STUCK_FILE": str(mounted / "data")})
+        wait_for(lambda: is_stuck(pid))
+        failed = sandbox("down", "--grace", "1", code=1, timeout=40)
+        assert f"worker:1 (pid {pid}) of cluster 'tough': still running 2 s after SIGKILL" in failed.stderr
+        assert not [title for title in sandbox.processes().values() if title.split()[-1] in ("ps:0", "worker:0")]
+        run.wait(30)
+    assert "tough is down" in sandbox("down").stdout

@@ -210,6 +210,8 @@ class ClusterHandlers:
             await self._carry_out(topology, "completed the change that an earlier agent began")
         except ClusterError as error:
             supervisor.next = None
+            with suppress(ClusterError):
+                supervisor.write_journal()  # or a later agent would try again
             supervisor.history.record("update-failed", detail=error.message)
 
     @property

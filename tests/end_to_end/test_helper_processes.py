@@ -1,15 +1,22 @@
-"""What a signal has stopped is continued or replaced by the agent: drivers, servers, the health prober."""
+"""What becomes of a cluster whose helpers are killed or stopped: drivers, fork server, those that start members."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
+import pexpect
 import pytest
 
-from tests.conftest import Sandbox, stopped_repeatedly, wait_for
+from tests.conftest import (
+    Sandbox,
+    lines_of,
+    stopped_repeatedly,
+    wait_for,
+)
 from tfcluster.os.process_handle import is_frozen
 
 SPEC = "name: stopped\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 1}\n"
@@ -63,3 +70,38 @@ def test_the_process_that_starts_the_members_of_a_launch_is_continued(demo: Sand
     time.sleep(1)  # it may be continued before it could be seen to be stopped
     wait_for(lambda: not is_frozen(host), seconds=30)
     demo("cancel", run)
+
+
+@pytest.mark.slow
+def test_a_run_says_that_tensorflow_is_being_imported(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC, warm=True))
+    script = sandbox.spec("print('begins', flush=True)\nprint('got', input())\n", "asks.py")
+    for is_terminal in (False, True):
+        (ended,) = wait_for(lambda: sandbox.pids(" fork server"))
+        os.kill(ended, signal.SIGKILL)
+        wait_for(partial(lambda pid: not Path(f"/proc/{pid}").exists(), ended))
+        if is_terminal:
+            shown = sandbox.at_terminal(*sandbox.command, "run", script)
+            shown.expect_exact("TensorFlow is being imported")
+            shown.expect_exact("begins\r\n")
+            shown.sendline("typed")
+            shown.expect_exact("got typed\r\n")
+            shown.expect(pexpect.EOF)
+            shown.close()
+            assert shown.exitstatus == 0
+        else:
+            result = sandbox.execute(*sandbox.command, "run", "-o", "json", script, input="x\n")
+            kinds = [each["event"] for each in lines_of(result.stdout)]
+            assert (kinds[:3], {*kinds[3:]}) == (["run", "importing", "imported"], {"output", "result"})
+
+
+@pytest.mark.slow
+def test_a_fork_server_that_is_stopped_does_not_hold_up_down(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC, warm=True))
+    sandbox("run", "pi", "--samples", "1000")
+    os.kill(sandbox.pids(" fork server")[0], signal.SIGSTOP)
+    waiting = sandbox.start("run", "pi", "--samples", "1e14")
+    wait_for(lambda: sandbox.status()["runs"][-1]["state"] in ("queued", "running"))
+    sandbox("down")
+    assert "was cancelled" in waiting.communicate(timeout=60)[1]
+    assert waiting.returncode == 1

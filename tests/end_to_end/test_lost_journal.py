@@ -1,4 +1,4 @@
-"""Processes that no journal records, or one that cannot be read: every command finds them, and `down` ends them."""
+"""A journal that is missing or damaged: every command names the processes that run, and `down` ends them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.agent.test_journal import damage_by_pipe
 from tests.conftest import Sandbox, mostly_slow, running, wait_for
 from tests.hosts import over
 from tfcluster.os.process_handle import ProcessHandle
@@ -173,27 +174,81 @@ _open_socket = wait_and_open
 
 @pytest.mark.slow
 @pytest.mark.needs("network")
-@pytest.mark.parametrize("lost", [["beta"], ["alpha", "beta"]])
-def test_lost_journals_of_hosts(tmp_path: Path, lost: list[str]) -> None:
+@pytest.mark.parametrize(("lost", "is_damaged"), [(["beta"], True), (["alpha", "beta"], False)])
+def test_lost_journals_of_hosts(tmp_path: Path, lost: list[str], is_damaged: bool) -> None:
     with over(tmp_path, "alpha", "beta", has_sshd=False) as sandbox:
         spec = sandbox.spec(sandbox.text(("alpha", "beta"), "jobs: {worker: {tasks: 4}}\n"))
         sandbox("up", spec)
         tasks = {f"{task['name']} (pid {task['pid']})" for task in sandbox.status()["tasks"] if task["host"] in lost}
         for host in lost:
-            lose_host(sandbox.network.home(host) / f"state/tfcluster/wide/{host}")
+            lose_host(sandbox.network.home(host) / f"state/tfcluster/wide/{host}", is_damaged=is_damaged)
         status = sandbox("status", code=5 if len(lost) == 1 else 3)
         up = sandbox("up", spec, code=1)
         down = sandbox("down")
         assert [named_in(each.stderr) for each in (status, up, down)] == [tasks] * 3
         assert all(f"host '{host}': " in status.stderr for host in lost)
-        assert down.stderr.count("stopped 2 processes of wide that no journal recorded") == len(lost)
+        problem, stopped = ("is damaged", "") if is_damaged else ("is missing", " that no journal recorded")
+        assert problem in status.stderr
+        assert down.stderr.count(f"stopped 2 processes of wide{stopped}: ") == len(lost)
         wait_for(lambda: not sandbox.network.leftovers())
         sandbox("status", code=3)
 
 
-def lose_host(folder: Path) -> None:
+def lose_host(folder: Path, *, is_damaged: bool) -> None:
     agent = ProcessHandle.from_pid(json.loads((folder / "lock").read_text())["pid"])
     assert agent is not None
     os.kill(agent.pid, signal.SIGKILL)
     wait_for(lambda: not agent.is_alive())
-    shutil.rmtree(folder)
+    if is_damaged:
+        (folder / "journal.json").write_text("{")
+    else:
+        shutil.rmtree(folder)
+
+
+#: tests/agent/test_journal.py has all kinds.
+DAMAGE: dict[str, Callable[[Path], object]] = {"cut": lambda path: os.truncate(path, 100), "pipe": damage_by_pipe}
+
+
+def journal_of(sandbox: Sandbox) -> Path:
+    return folder_of(sandbox) / "journal.json"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_down_stops_what_runs(sandbox: Sandbox, damage: str) -> None:
+    spec = sandbox.spec(SPEC)
+    sandbox("up", spec)
+    before = sandbox.status()["tasks"]
+    sandbox.kill_agent()
+    DAMAGE[damage](journal_of(sandbox))
+    for command in (["status"], ["run", "pi"], ["up", spec], ["restart", "ps:0", "--yes"]):
+        error = sandbox(*command, code=1).stderr
+        assert f"{journal_of(sandbox)} is damaged" in error
+        assert re.search("`tfcluster down( -c lost)?`", error)
+    assert {line.split()[0] for line in sandbox("logs").stdout.splitlines()} == {"ps:0", "worker:0", "worker:1"}
+    assert "Started server" in sandbox("logs", "ps", "--grep", "Started").stdout
+    assert " up " in sandbox("events").stdout
+    assert {task["pid"] for task in before} <= set(sandbox.processes())
+    with running("sleep", "600", env={"TFCLUSTER_AGENT_MARK": "0" * 32, "TEST_MARK": sandbox.mark}) as stranger:
+        down = sandbox("down", *(["--all"] if damage == "cut" else []))
+        assert stranger.poll() is None
+    assert down.stderr.count(f"warning: {journal_of(sandbox)} is damaged") == 1
+    assert re.search(r"stopped [34] processes of lost: .*ps:0 \(pid \d+\)", down.stderr)
+    assert sandbox.leftovers() == []
+    sandbox("up", spec)
+    assert sandbox.status()["state"] == "running"
+
+
+@pytest.mark.slow
+def test_down_goes_on_when_its_command_dies_and_kills_what_takes_no_other_signal(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC))
+    os.kill(sandbox.task("worker:0")["pid"], signal.SIGSTOP)
+    sandbox.kill_agent()
+    journal_of(sandbox).write_text("{")
+    agents = set(sandbox.pids("agent on"))
+    down = sandbox.start("down", "--grace", "1")
+    wait_for(lambda: set(sandbox.pids("agent on")) - agents or down.poll() == 0)
+    down.kill()
+    down.communicate()
+    sandbox("down", "--grace", "1", code=None)
+    wait_for(lambda: not sandbox.leftovers())
