@@ -111,6 +111,9 @@ class Disk:
     def __init__(self) -> None:
         self.is_full = False
         self.steps_left: int | None = None  # the agent dies after this number of steps of writing; None if it does not
+        self.error: OSError | None = None  # what the step after these raises, for an agent that does not die of it
+        self.fails_always = False  # whether all later steps of writing raise it too
+        self.has_failed = False
         self.is_dead = False
         self._synced: dict[Path, int] = {}  # how much of each file is on the disk
         self._paths: dict[int, Path] = {}
@@ -138,6 +141,14 @@ class Disk:
         self._step()
         self._synced[self._paths[fd]] = os.fstat(fd).st_size
 
+    def close(self, fd: int) -> None:
+        try:
+            if fd in self._paths and self.error and not self.has_failed:  # some disks report only now what is lost
+                self._step()
+        finally:
+            self._paths.pop(fd, None)
+            os.close(fd)
+
     def ftruncate(self, fd: int, size: int) -> None:
         self._step()
         os.ftruncate(fd, size)
@@ -148,7 +159,8 @@ class Disk:
         self._synced[target] = self._synced.pop(source)
 
     def unlink(self, path: Path) -> None:
-        self._step()
+        if not self.has_failed:  # a full disk has room for that
+            self._step()
         os.unlink(path)
         self._synced.pop(path, None)
 
@@ -158,8 +170,12 @@ class Disk:
         if self.steps_left is not None:
             self.steps_left -= 1
             if self.steps_left < 0:
-                self.is_dead, self.steps_left = True, None
+                self.steps_left = None
                 partly()
+                if self.error is not None:
+                    self.has_failed, self.steps_left = True, 0 if self.fails_always else None
+                    raise self.error
+                self.is_dead = True
                 raise AgentDiedError
 
     @contextmanager
