@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, Sandbox, wait_for
+from tests.clusters import write_files
+from tests.conftest import ROOT, Sandbox, make_sandbox, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -27,9 +31,9 @@ raise SystemExit("imported after the upgrade")
 """
 # Uses, after the upgrade, what no process of the cluster has imported before.
 LATE = """
-import pathlib, time
+import pathlib, sys, time
 import tfcluster
-while not pathlib.Path("go").exists():
+while not pathlib.Path(sys.argv[1]).exists():
     time.sleep(0.05)
 tfcluster.metric("loss", 0.5, 1)
 print("connected to", tfcluster.connect().target)
@@ -52,95 +56,133 @@ while os.environ["TFCLUSTER_ATTEMPT"] == "0" or not pathlib.Path("go").exists():
 
 
 def helper(sandbox: Sandbox, name: str) -> int:
+    """Return the pid of a process of the cluster by the end of its title, or 0."""
     return next((pid for pid, title in sandbox.processes().items() if title.endswith(name)), 0)
 
 
 def kill_helper(sandbox: Sandbox, name: str) -> int:
+    """Kill such a process, and return its pid."""
     pid = int(wait_for(lambda: helper(sandbox, name)))
     os.kill(pid, signal.SIGKILL)
     return pid
 
 
-def restart_server(sandbox: Sandbox, task: str) -> None:
-    before = sandbox.task(task)
+@dataclass
+class Replaced:
+    """A cluster whose package has been replaced since, with runs that were begun before."""
+
+    sandbox: Sandbox
+    trace: Path  # where the new files write
+    late: str
+    linear: str
+    group: str
+    queued: str  # while a signal had stopped the fork server
+
+    def record(self, run: str) -> Any:
+        """Return all that is known of a run."""
+        return json.loads(self.sandbox("runs", run, "-o", "json").stdout)
+
+
+def has_begun(sandbox: Sandbox, group: str, attempt: int) -> bool:
+    """Return whether both members of a launch have begun an attempt."""
+    return sandbox("logs", group).stdout.count(f"attempt {attempt}") == 2
+
+
+@pytest.fixture(scope="module")
+def replaced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replaced]:
+    """The cluster; when it has gone down, none of the new files has been imported."""
+    with make_sandbox(tmp_path_factory.mktemp("kept")) as sandbox:
+        package, trace = sandbox.folder / "site" / "tfcluster", sandbox.folder / "imported"
+        shutil.copytree(ROOT / "tfcluster", package)
+        files = {"late.py": LATE, "fresh.py": FRESH, "member.py": MEMBER, "data.csv": "1\n2\n3\n"}
+        write_files(sandbox.folder, files)
+        old = {"PYTHONPATH": ":".join(map(str, (ROOT / "tests" / "changed", package.parent)))}
+
+        def begin(*arguments: str) -> str:
+            return sandbox(*arguments, env=old).stdout.strip()
+
+        sandbox("up", sandbox.spec(SPEC, warm=True), env=old)
+        sandbox("run", "pi", "--samples", "1e5", env=old)
+        late = begin("run", "--detach", "--notify", f"cat > {sandbox.folder / 'notice'}", "late.py", "go")
+        linear = begin("run", "linear", "--steps", "3000", "--detach")
+        group = begin("launch", "--detach", "--max-restarts", "2", "member.py")
+        wait_for(lambda: has_begun(sandbox, group, 0))
+        os.kill(helper(sandbox, " fork server"), signal.SIGSTOP)
+        queued = begin("run", "pi", "--samples", "1e5", "--detach")
+        for path in package.rglob("*.py"):
+            path.write_text(POISON % str(trace))
+        for path in list(package.rglob("__pycache__")):
+            shutil.rmtree(path)
+        yield Replaced(sandbox, trace, late, linear, group, queued)
+        sandbox("down")
+        assert not trace.exists(), trace.read_text()
+
+
+@pytest.fixture
+def kept(replaced: Replaced) -> Iterator[Replaced]:
+    """The same, for a test that names what it has had imported."""
+    yield replaced
+    assert not replaced.trace.exists(), replaced.trace.read_text()
+
+
+def test_what_an_agent_does_by_itself_is_done_with_its_own_code(kept: Replaced) -> None:
+    sandbox = kept.sandbox
+    wait_for(lambda: kept.record(kept.queued)["state"] == "succeeded")
+    assert kept.record(kept.linear)["state"] in ("running", "succeeded")
+    before = sandbox.task("worker:1")
     os.kill(before["pid"], signal.SIGKILL)
-
-    def is_back() -> bool:
-        after = sandbox.task(task, code=None)
-        return bool(after["restarts"] > before["restarts"] and after["state"] == "ready")
-
-    wait_for(is_back)
-
-
-def record_of(sandbox: Sandbox, run: str) -> Any:
-    return json.loads(sandbox("runs", run, "-o", "json").stdout)
-
-
-def test_all_that_an_agent_does_later_is_done_with_its_own_code(sandbox: Sandbox, tmp_path: Path) -> None:
-    package, trace = tmp_path / "site" / "tfcluster", tmp_path / "imported"
-    shutil.copytree(ROOT / "tfcluster", package, ignore=shutil.ignore_patterns("__pycache__"))
-    for name, text in {"late.py": LATE, "fresh.py": FRESH, "member.py": MEMBER}.items():
-        (sandbox.folder / name).write_text(text)
-    old = {"PYTHONPATH": ":".join(map(str, (ROOT / "tests" / "changed", package.parent)))}
-    sandbox("up", sandbox.spec(SPEC, warm=True), env=old)
-    sandbox("run", "pi", "--samples", "1e5", env=old)
-    notice = sandbox.folder / "notice"
-    late = sandbox("run", "--detach", "--notify", f"cat > {notice}", "late.py", env=old).stdout.strip()
-    linear = sandbox("run", "linear", "--steps", "3000", "--detach", env=old).stdout.strip()
-    group = sandbox("launch", "--detach", "--max-restarts", "2", "member.py", env=old).stdout.strip()
-    wait_for(lambda: sandbox("logs", group).stdout.count("attempt 0") == 2)
-    os.kill(helper(sandbox, " fork server"), signal.SIGSTOP)
-    queued = sandbox("run", "pi", "--samples", "1e5", "--detach", env=old).stdout.strip()
-    for path in package.rglob("*.py"):
-        path.write_text(POISON % str(trace))
-    for path in list(package.rglob("__pycache__")):
-        shutil.rmtree(path)
-
-    # What happens by itself.
-    wait_for(lambda: record_of(sandbox, queued)["state"] == "succeeded")
-    assert record_of(sandbox, linear)["state"] in ("running", "succeeded")
-    restart_server(sandbox, "worker:1")
     killed = {name: kill_helper(sandbox, name) for name in (" health prober", " log writer")}
     kill_helper(sandbox, " fork server")  # the next run starts another one
     wait_for(lambda: all(helper(sandbox, name) not in (0, pid) for name, pid in killed.items()))
-    member = sandbox("logs", group).stdout.split("attempt 0 ", 1)[1].split()[0]
-    os.kill(int(member), signal.SIGKILL)
-    wait_for(lambda: sandbox("logs", group).stdout.count("attempt 1") == 2)
-    (sandbox.folder / "go").touch()
-    sandbox("wait", late, linear, group)
-    assert [record_of(sandbox, run)["state"] for run in (late, linear, group)] == ["succeeded"] * 3
-    assert "connected to grpc://" in sandbox("logs", late).stdout
-    assert record_of(sandbox, late)["result"]["metrics"]["loss"]
-    assert late in wait_for(lambda: notice.exists() and notice.read_text())
+    wait_for(lambda: sandbox.task("worker:1", code=None)["restarts"] > before["restarts"])
+    sandbox.wait_until("running")
 
-    # What later commands ask for.
-    data = sandbox.folder / "data.csv"
-    data.write_text("1\n2\n3\n")
-    for arguments in (
-        ("run", "pi", "--samples", "1e5", "--log-placement"),
-        ("run", "mean", "data.csv"),
-        ("run", "linear", "--steps", "20", "--logdir", sandbox.folder / "logs"),
-        ("run", "expfit", "--steps", "5"),
-        ("run", "graph", "a = 1\nb = a + 2"),
-        ("run", "late.py"),
-        ("run", "--cold", "late.py"),
-        ("launch", "late.py"),
-        ("launch", "--cold", "late.py"),
-        ("logs",),
-        ("events",),
-        ("devices",),
-        ("metrics",),
-        ("restart", "worker:0", "--yes"),
-        ("scale", "worker=3", "--yes"),
-    ):
-        sandbox(*arguments)
+
+def test_runs_that_had_begun_end_with_their_own_code(kept: Replaced) -> None:
+    sandbox = kept.sandbox
+    member = sandbox("logs", kept.group).stdout.split("attempt 0 ", 1)[1].split()[0]
+    os.kill(int(member), signal.SIGKILL)
+    wait_for(lambda: has_begun(sandbox, kept.group, 1))
+    (sandbox.folder / "go").touch()
+    runs = (kept.late, kept.linear, kept.group)
+    sandbox("wait", *runs)
+    assert [kept.record(run)["state"] for run in runs] == ["succeeded"] * 3
+    assert "connected to grpc://" in sandbox("logs", kept.late).stdout
+    assert kept.record(kept.late)["result"]["metrics"]["loss"]
+    notice = sandbox.folder / "notice"
+    assert kept.late in wait_for(lambda: notice.exists() and notice.read_text())
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run pi --samples 1e5 --log-placement",
+        "run mean data.csv",
+        "run linear --steps 20 --logdir traces",
+        "run expfit --steps 5",
+        "run graph 'a = 1\nb = a + 2'",
+        "run late.py .",
+        "run --cold late.py .",
+        "launch late.py .",
+        "launch --cold late.py .",
+        "logs",
+        "events",
+        "devices",
+        "metrics",
+        "restart worker:0 --yes",
+        "scale worker=3 --yes",
+    ],
+)
+def test_a_later_command_is_answered_with_the_agents_own_code(kept: Replaced, command: str) -> None:
+    kept.sandbox(*shlex.split(command))
+
+
+def test_later_runs_are_started_and_looked_at_with_the_agents_own_code(kept: Replaced) -> None:
+    sandbox = kept.sandbox
     assert "modules 0\n" in sandbox("run", "fresh.py").stdout
-    (sandbox.folder / "go").unlink()
-    waiting = sandbox("run", "--detach", "late.py").stdout.strip()
+    waiting = sandbox("run", "--detach", "late.py", "never").stdout.strip()
     wait_for(lambda: "late.py" in sandbox("stack", waiting, code=None).stdout)
     sandbox("cancel", waiting)
     computing = sandbox("run", "pi", "--samples", "1e13", "--detach").stdout.strip()
-    sandbox("profile", "worker:0", "--seconds", "0.2", "--logdir", tmp_path / "traces", code=None)
+    sandbox("profile", "worker:0", "--seconds", "0.2", "--logdir", "traces", code=None)
     sandbox("cancel", computing)
-    sandbox("down")
-    assert not trace.exists(), trace.read_text()
