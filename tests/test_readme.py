@@ -7,12 +7,15 @@ that id stands in later commands, the real one is meant. A block whose first lin
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -21,7 +24,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from tests.conftest import ROOT, WITH_PLOTS, Sandbox, mostly_slow, not_warm
+from tests.conftest import ROOT, WITH_PLOTS, Sandbox, make_sandbox, mostly_slow, not_warm
 from tests.hosts import HERE, ssh_hosts
 from tfcluster.cli.main import cli
 from tfcluster.core.resolve import resolve_spec
@@ -32,6 +35,8 @@ from tfcluster.spec.load import load_spec
 README = ROOT / "README.md"
 DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md"))]
 WITH_COMMANDS = [document for document in DOCUMENTS if "```console" in document.read_text()]
+TOUR = ROOT / "examples" / "tour" / "README.md"
+LONG = [README, ROOT / "docs" / "programs.md", TOUR]
 FOR_OTHER_MACHINES = [page for page in DOCUMENTS if "```sh\n" in page.read_text()]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 #: What `sh` blocks say that needs no other machine.
@@ -71,7 +76,12 @@ class Command:
 
 def blocks(document: Path, language: str) -> list[str]:
     """Those that are no files."""
-    return [text for kind, text in BLOCK.findall(document.read_text()) if kind == language and not FILE.match(text)]
+    return blocks_of(document.read_text(), language)
+
+
+def blocks_of(text: str, language: str) -> list[str]:
+    """The blocks of a part of a document that are no files."""
+    return [found for kind, found in BLOCK.findall(text) if kind == language and not FILE.match(found)]
 
 
 def files(document: Path) -> dict[str, str]:
@@ -79,9 +89,10 @@ def files(document: Path) -> dict[str, str]:
     return {match[1]: text for match, text in found if match}
 
 
-def commands(document: Path) -> list[Command]:
+def commands(text: str) -> list[Command]:
+    """The commands of a document or of a part of it."""
     found: list[Command] = []
-    for line in "".join(blocks(document, "console")).splitlines():
+    for line in "".join(blocks_of(text, "console")).splitlines():
         if line.startswith("$ "):
             found.append(Command(line.removeprefix("$ "), []))
         else:
@@ -89,34 +100,95 @@ def commands(document: Path) -> list[Command]:
     return found
 
 
+def parts(document: Path) -> list[str]:
+    """The parts of a document that have commands, each with its heading."""
+    return [part for part in re.split(r"^## ", document.read_text(), flags=re.MULTILINE) if commands(part)]
+
+
+class Reader:
+    """Someone who types the commands of a document in a folder, with its files, and compares what they print."""
+
+    def __init__(self, document: Path, sandbox: Sandbox) -> None:
+        self.document = document
+        self.sandbox = sandbox
+        self._ids: dict[str, str] = {}
+        # A launch that has failed ends its other members sooner, which TensorFlow has ignore SIGTERM.
+        sooner = sandbox.with_settings({"GROUP_STOP_SECONDS": 1, "GROUP_RESTART_SECONDS": 0.1})
+        self._environment = {**sandbox.environment, **WITH_PLOTS, **sooner, "PATH": COMMAND_PATH}
+        (sandbox.folder / "examples").symlink_to(ROOT / "examples")
+        for name, text in files(document).items():
+            (sandbox.folder / name).write_text(text)
+
+    def read(self, text: str) -> None:
+        """Run the commands of a part, or of the whole document, in order, and check what they print."""
+        for command in commands(text):
+            for written, real in self._ids.items():
+                command.words = command.words.replace(written, real)
+            output = command.run(self.sandbox, self._environment)
+            if command.words.endswith(" --detach"):
+                (written,), (real,) = command.prints, output.splitlines()
+                assert re.sub(r"-\w+", "", written) == re.sub(r"-\w+", "", real), "the program's name"
+                self._ids[written] = real
+            else:
+                printed = {line.strip() for line in output.splitlines()}
+                assert set(command.prints) <= printed, f"{command.words}\n{output}"
+
+
 @pytest.mark.parametrize(
     "document",
-    mostly_slow(WITH_COMMANDS, fast=[ROOT / "docs" / "python.md"]),
+    mostly_slow([each for each in WITH_COMMANDS if each not in LONG], fast=[ROOT / "docs" / "python.md"]),
     ids=lambda document: document.stem,
 )
 def test_the_commands_work_as_written(document: Path, sandbox: Sandbox) -> None:
-    run_commands(document, sandbox)
-
-
-def run_commands(document: Path, sandbox: Sandbox) -> None:
-    """Run all commands of a document in order, and check what they print."""
-    assert len(commands(document)) >= 3
-    (sandbox.folder / "examples").symlink_to(ROOT / "examples")
-    for name, text in files(document).items():
-        (sandbox.folder / name).write_text(text)
-    environment = {**sandbox.environment, **WITH_PLOTS, "PATH": COMMAND_PATH}
-    ids: dict[str, str] = {}
-    for command in commands(document):
-        for written, real in ids.items():
-            command.words = command.words.replace(written, real)
-        output = command.run(sandbox, environment)
-        if command.words.endswith(" --detach"):
-            (written,), (real,) = command.prints, output.splitlines()
-            assert re.sub(r"-\w+", "", written) == re.sub(r"-\w+", "", real), "the program's name"
-            ids[written] = real
-        else:
-            assert set(command.prints) <= {line.strip() for line in output.splitlines()}, f"{command.words}\n{output}"
+    assert len(commands(document.read_text())) >= 3
+    Reader(document, sandbox).read(document.read_text())
     assert sandbox.leftovers() == []
+
+
+@pytest.fixture(scope="module")
+def reader_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Path], Reader]]:
+    """The one reader of each document whose parts are tests, in their order; the last command leaves nothing up."""
+    readers: dict[Path, Reader] = {}
+    with contextlib.ExitStack() as stack:
+
+        def reader_of(document: Path) -> Reader:
+            if document not in readers:
+                sandbox = stack.enter_context(make_sandbox(tmp_path_factory.mktemp("reader")))
+                readers[document] = Reader(document, sandbox)
+            return readers[document]
+
+        yield reader_of
+        assert [left for reader in readers.values() for left in reader.sandbox.leftovers()] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("document", "part"),
+    [(document, part) for document in LONG for part in parts(document)],
+    ids=lambda value: str(value.relative_to(ROOT)) if isinstance(value, Path) else value.partition("\n")[0],
+)
+def test_the_commands_of_a_part_work_as_written(reader_of: Callable[[Path], Reader], document: Path, part: str) -> None:
+    reader_of(document).read(part)
+
+
+@pytest.mark.slow
+def test_the_tour_has_lost_one_worker_and_recorded_a_metric(reader_of: Callable[[Path], Reader]) -> None:
+    sandbox = reader_of(TOUR).sandbox
+    events = sandbox.json_lines("events", "-c", "demo")
+    assert [each["event"] for each in events if each["task"] == "worker:1"].count("died") == 1
+    assert "loss" in sandbox.json("runs", "page", "-c", "demo")["result"]["metrics"]
+
+
+def test_the_tour_has_the_commands_at_the_top_of_each_script_in_order() -> None:
+    text = TOUR.read_text()
+    scripts = re.findall(r"^\[(\w+\.py)\]", text, re.MULTILINE)
+    assert sorted(scripts) == sorted(path.name for path in TOUR.parent.glob("*.py"))
+    at_top: list[str] = []
+    for script in scripts:
+        source = (TOUR.parent / script).read_text()
+        assert len(source.splitlines()) <= 60, script
+        at_top += (ast.get_docstring(ast.parse(source)) or "").split("\n\n")[1].splitlines()
+    assert [command.words for command in commands(text)] == at_top
 
 
 def test_the_readme_is_short_its_spec_is_the_example_and_its_picture_and_make_targets_exist() -> None:
@@ -201,12 +273,8 @@ def test_the_keys_of_a_host_and_the_exit_codes_are_all_there() -> None:
     assert {int(code) for row in rows for code in row.split(", ")} == {int(code) for code in ExitCode}
 
 
-@pytest.mark.parametrize("document", [*DOCUMENTS, ROOT / "CONTRIBUTING.md"], ids=lambda document: document.stem)
+@pytest.mark.parametrize("document", [*DOCUMENTS, ROOT / "CONTRIBUTING.md", TOUR], ids=lambda document: document.stem)
 def test_the_links_lead_somewhere(document: Path) -> None:
-    check_links(document)
-
-
-def check_links(document: Path) -> None:
     links = [link for link in re.findall(r"\]\(([^)]+)\)", document.read_text()) if "://" not in link]
     assert links
     for link in links:

@@ -1,26 +1,26 @@
-"""The examples, by the command at the top of each: undisturbed, and with a worker killed; and their tour.
+"""The examples, by the command at the top of each: undisturbed, and with a worker killed.
 
 A program whose worker was killed in mid-training goes on from its checkpoint, and ends with the same line.
 """
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
 import shlex
-import shutil
 import signal
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, Sandbox
+from tests.clusters import Cluster
+from tests.conftest import ROOT, Sandbox, make_sandbox
 from tests.hosts import over
-from tests.test_readme import check_links, commands, run_commands
+from tests.test_readme import TOUR, commands
 
 # Runs a script in which every member that prints a line with a pattern waits there, at the first attempt.
 GATE = """
@@ -33,6 +33,7 @@ def print_and_wait(*values, **options):
         write("at the gate", flush=True)
         time.sleep(1000)
 builtins.print = print_and_wait
+write("warm" if "tensorflow" in sys.modules else "cold", flush=True)
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
@@ -46,7 +47,7 @@ class Example:
     #: By how much the line may differ when it was disturbed: workers that do not wait for each other take their steps
     #: in no fixed order.
     tolerance: float
-    jobs: str  # of a cluster that it is launched on
+    jobs: str  # on a cluster that has more
 
     def command(self, folder: Path) -> list[str]:
         """The command at its top, as arguments of tfcluster, with a folder for its checkpoints."""
@@ -56,30 +57,23 @@ class Example:
         assert words[:2] == ["tfcluster", "launch"]
         return [word.replace("trained", str(folder)) for word in words[1:]]
 
+    def options(self, folder: Path) -> list[str]:
+        """Return what follows the script in that command."""
+        words = self.command(folder)
+        return words[words.index(f"examples/{self.name}") + 1 :]
 
-WORKERS = "jobs:\n  worker: {{tasks: 2{hosts}}}\n"
-WITH_PS = WORKERS + "  ps: {{tasks: 1{hosts}}}\n"
-ROLES = WITH_PS + "  chief: {{tasks: 1{hosts}}}\n  evaluator: {{tasks: 1{hosts}}}\n"
-MULTI_WORKER = Example("tour/restart.py", "epoch 5:", 1e-4, WORKERS)
+
+#: Servers, which SIGTERM does not end, are killed soon, and a group is started again at once.
+SOON = {"GROUP_STOP_SECONDS": 1, "GROUP_WORKERS_SECONDS": 1, "GROUP_CAUSE_SECONDS": 1, "GROUP_RESTART_SECONDS": 0.1}
+ROLES = (ROOT / "examples" / "roles.yaml").read_text()
+CLUSTER = Cluster(ROLES, warm=True, settings=SOON, files={"gate.py": GATE})
+MULTI_WORKER = Example("tour/restart.py", "epoch 5:", 1e-4, "worker")
 EXAMPLES = [
     MULTI_WORKER,
-    Example("multi_worker_fit.py", "epoch 5:", 1e-4, WORKERS),
-    Example("between_graph.py", "step [3-9]", 0.05, WITH_PS),
-    Example("parameter_server.py", "epoch 5$", 0.05, ROLES),
+    Example("multi_worker_fit.py", "epoch 5:", 1e-4, "worker"),
+    Example("between_graph.py", "step [3-9]", 0.05, "ps,worker"),
+    Example("parameter_server.py", "epoch 5$", 0.05, "chief,worker,ps,evaluator"),
 ]
-
-
-def copy_examples(sandbox: Sandbox) -> None:
-    folder = sandbox.folder / "examples"
-    shutil.copytree(ROOT / "examples", folder)
-    (folder / "gate.py").write_text(GATE)
-
-
-def on_the_cluster(example: Example, folder: Path) -> list[str]:
-    """Return the command at the top of an example, without the option that brings a cluster up."""
-    words = example.command(folder)
-    place = next(number for number, word in enumerate(words) if word in ("--workers", "--spec"))
-    return [*words[:place], *words[place + 2 :]]
 
 
 def line_of(output: str) -> tuple[float, float]:
@@ -87,11 +81,11 @@ def line_of(output: str) -> tuple[float, float]:
     return float(found[0]), float(found[1])
 
 
-def kill_a_worker(sandbox: Sandbox, example: Example, words: list[str]) -> list[dict[str, Any]]:
+def kill_a_worker(sandbox: Sandbox, example: Example) -> list[dict[str, Any]]:
     """Launch an example, kill worker:1 when others have come to the gate; return what the second attempt printed."""
-    place = words.index(f"examples/{example.name}")
-    words = [*words[1:place], "examples/gate.py", example.pattern, *words[place:]]
-    command = sandbox.start("launch", "-o", "json", *words)
+    script = (str(sandbox.folder / "gate.py"), example.pattern, str(ROOT / "examples" / example.name))
+    options = ("--each", example.jobs, "--max-restarts", "1", "-o", "json")
+    command = sandbox.start("launch", *options, *script, *example.options(sandbox.folder / example.name))
     events: list[dict[str, Any]] = []
     pids: list[int] = []
     for line in command.stdout:
@@ -109,55 +103,50 @@ def kill_a_worker(sandbox: Sandbox, example: Example, words: list[str]) -> list[
     return [each for each in events[again:] if each["event"] == "output"]
 
 
-def check_disturbed(sandbox: Sandbox, example: Example, words: list[str], line: tuple[float, float]) -> None:
-    """Check that a program finds the same line when a worker is killed, and does not train from the beginning."""
-    lines = [each["line"] for each in kill_a_worker(sandbox, example, words)]
+def check_disturbed(sandbox: Sandbox, example: Example, line: tuple[float, float]) -> None:
+    """Check that a program finds the same line when a worker is killed, and does not train from the beginning.
+
+    Its processes begin as forks of one that has imported TensorFlow, on other hosts too.
+    """
+    lines = [each["line"] for each in kill_a_worker(sandbox, example)]
+    assert {"warm", "cold"} & {*lines} == {"warm"}
     assert line_of("\n".join(lines)) == pytest.approx(line, abs=example.tolerance)
     numbers = [int(each[1]) for each in (re.match(r"(?:epoch|step) (\d+)", line) for line in lines) if each]
     assert numbers
     assert min(numbers) >= 5
 
 
+@pytest.fixture(scope="module", params=EXAMPLES, ids=lambda example: example.name)
+def trained(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Example, tuple[float, float]]]:
+    """Each example, and the line that the command at its top has found."""
+    example: Example = request.param
+    with make_sandbox(tmp_path_factory.mktemp("trained")) as sandbox:
+        (sandbox.folder / "examples").symlink_to(ROOT / "examples")
+        command, env = example.command(sandbox.folder / "trained"), sandbox.with_settings(SOON)
+        yield example, line_of(sandbox(*command, env=env).stdout)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
-def test_the_command_at_the_top_of_an_example(sandbox: Sandbox, example: Example) -> None:
-    copy_examples(sandbox)
-    line = line_of(sandbox(*example.command(sandbox.folder / "undisturbed"), timeout=250).stdout)
-    assert line[0] > 1.5
-    check_disturbed(sandbox, example, example.command(sandbox.folder / "disturbed"), line)
+def test_the_command_at_the_top_of_an_example_finds_a_line(trained: tuple[Example, tuple[float, float]]) -> None:
+    assert trained[1][0] > 1.5
+
+
+@pytest.mark.slow
+def test_an_example_finds_the_same_line_when_a_worker_is_killed(
+    trained: tuple[Example, tuple[float, float]], cluster: Sandbox
+) -> None:
+    check_disturbed(cluster, *trained)
 
 
 @pytest.mark.slow
 @pytest.mark.needs("sshd")
-def test_an_example_over_two_hosts(tmp_path: Path) -> None:
-    example = MULTI_WORKER
+def test_an_example_over_two_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_SETTINGS", json.dumps(SOON))
+    (shown,) = [command.prints[-1] for command in commands(TOUR.read_text()) if " launch " in command.words]
     with over(tmp_path, "alpha", "beta") as lab:
-        copy_examples(lab)
-        jobs = example.jobs.format(hosts=", hosts: [alpha, beta]")
-        lab("up", lab.spec(lab.text(("alpha", "beta"), jobs)))
-        line = line_of(lab(*on_the_cluster(example, tmp_path / "undisturbed")).stdout)
-        check_disturbed(lab, example, on_the_cluster(example, tmp_path / "disturbed"), line)
-
-
-TOUR = ROOT / "examples" / "tour"
-README = TOUR / "README.md"
-
-
-def test_the_readme_has_the_commands_at_the_top_of_each_script_in_order() -> None:
-    scripts = re.findall(r"^\[(\w+\.py)\]", README.read_text(), re.MULTILINE)
-    assert sorted(scripts) == sorted(path.name for path in TOUR.glob("*.py"))
-    at_top: list[str] = []
-    for script in scripts:
-        text = (TOUR / script).read_text()
-        assert len(text.splitlines()) <= 60, script
-        at_top += (ast.get_docstring(ast.parse(text)) or "").split("\n\n")[1].splitlines()
-    assert [command.words for command in commands(README)] == at_top
-    check_links(README)
-
-
-@pytest.mark.slow
-def test_the_tour(sandbox: Sandbox) -> None:
-    run_commands(README, sandbox)
-    events = sandbox.json_lines("events", "-c", "demo")
-    assert [each["event"] for each in events if each["task"] == "worker:1"].count("died") == 1
-    assert "loss" in sandbox.json("runs", "page", "-c", "demo")["result"]["metrics"]
+        (lab.folder / "gate.py").write_text(GATE)
+        jobs = "jobs:\n  worker: {tasks: 2, hosts: [alpha, beta]}\n"
+        lab("up", lab.spec(lab.text(("alpha", "beta"), jobs), warm=True))
+        check_disturbed(lab, MULTI_WORKER, line_of(shown))

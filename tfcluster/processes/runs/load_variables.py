@@ -35,6 +35,11 @@ def keep_environment() -> None:
     _kept.update(os.environ)
 
 
+def kept_environment() -> Mapping[str, str]:
+    """Return the environment that was noted, without what imports have set."""
+    return _kept
+
+
 def differ(environment: Mapping[str, str]) -> bool:
     """Return whether an environment has other values for Python and libraries than the one that was noted."""
     new = {**WARM_ENVIRONMENT, **environment}

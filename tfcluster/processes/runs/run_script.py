@@ -185,7 +185,7 @@ def start_program(plan: RunPlan, link: socket.socket) -> NoReturn:
 
     caller = plan.caller
     context = begin_run(plan)
-    inherited = os.environ if caller is None else caller.environment
+    inherited = load_variables.kept_environment() if caller is None else caller.environment
     # In a member that launches others, they would find its own neighbors.
     own = {"TFCLUSTER_SEED", *(DISTRIBUTION_VARIABLES if plan.member is not None else ())}
     environment = {
