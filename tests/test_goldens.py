@@ -79,7 +79,7 @@ def test_what_the_page_and_its_readers_get(cast: CastCluster) -> None:
         golden_json("page-runs.json", [get(owner, f"/api/runs/{run}") for run in PAGE_RUNS])
         golden_json("page-runs-of-readers.json", [get(reader, f"/api/runs/{run}") for run in PAGE_RUNS])
     finally:
-        feed._live.close()
+        feed.close()
 
 
 def test_each_file_is_compared_by_a_test() -> None:

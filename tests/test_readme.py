@@ -112,7 +112,7 @@ class Reader:
         self.document = document
         self.sandbox = sandbox
         self._ids: dict[str, str] = {}
-        # A launch that has failed ends its other members sooner, which TensorFlow has ignore SIGTERM.
+        # Members that wait for one that has failed ignore SIGTERM, and are killed sooner.
         sooner = sandbox.with_settings({"GROUP_STOP_SECONDS": 1, "GROUP_RESTART_SECONDS": 0.1})
         self._environment = {**sandbox.environment, **WITH_PLOTS, **sooner, "PATH": COMMAND_PATH}
         (sandbox.folder / "examples").symlink_to(ROOT / "examples")

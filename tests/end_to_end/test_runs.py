@@ -186,11 +186,11 @@ def test_two_runs_at_once_share_no_variable_and_leave_none(demo: Sandbox) -> Non
 def test_what_bundled_programs_train_is_each_runs_own_and_gone_with_it(demo: Sandbox) -> None:
     demo.spec(LOOK, "look.py")
     expfit = ("expfit", "--mode", "data-parallel", "--batch", "4")
-    cancelled = demo("run", *expfit, "--steps", "1e8", "--detach").stdout.strip()
-    killed = demo("run", "linear", "--steps", "1e15", "--detach").stdout.strip()
     demo("run", *expfit, "--steps", "10")
     demo("run", *expfit, "--lr", "1e9", "--steps", "100", code=1)
     succeeded, failed = (each["run"] for each in demo.json("runs", "-n", "2"))
+    cancelled = demo("run", *expfit, "--steps", "1e8", "--detach").stdout.strip()
+    killed = demo("run", "linear", "--steps", "1e15", "--detach").stdout.strip()
     trained = [f"{run}:double:data-parallel/hidden" for run in (cancelled, succeeded, failed)]
     trained += [f"{killed}:double:w", ":double:data-parallel/hidden", ":double:w"]
 
@@ -200,8 +200,9 @@ def test_what_bundled_programs_train_is_each_runs_own_and_gone_with_it(demo: San
 
     wait_for(lambda: there() == [True, False, False, True, False, False])
     os.kill(driver_of(demo, killed), signal.SIGKILL)
-    demo("cancel", cancelled)
     reaches(demo, killed, "failed")
+    wait_for(lambda: there() == [True, False, False, False, False, False])
+    demo("cancel", cancelled)
     reaches(demo, cancelled, "cancelled")
     wait_for(lambda: not any(there()))
 

@@ -58,6 +58,10 @@ class Feed:
         """Start to follow the cluster."""
         self._live.start()
 
+    def close(self) -> None:
+        """Stop to follow the cluster."""
+        self._live.close()
+
     def wait(self, tag: str, timeout: float) -> Body | None:
         """Wait until there is another view than the one with a tag, and return it; None after `timeout` seconds."""
         deadline = time.monotonic() + timeout

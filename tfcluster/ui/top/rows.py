@@ -123,7 +123,8 @@ def task_content(view: LiveView, order: str, pattern: str, width: int) -> Conten
     columns = fit_columns(columns, [cells[task.short] for task in tasks], _LEFT_OUT, width)
     rows = {task.short: [cells[task.short][column] for column in columns] for task in tasks}
     styles = ["dim" if task.host in away else "" for task in tasks]
-    return _content(columns, rows, styles, right=_NUMBERS)
+    content = _content(columns, rows, styles, right=_NUMBERS)
+    return content if sum(content.widths) <= width else _fit_column(content, 0, width, gap=GAP)
 
 
 def run_content(view: LiveView, pattern: str, width: int) -> Content:
@@ -139,10 +140,16 @@ def run_content(view: LiveView, pattern: str, width: int) -> Content:
     columns = fit_columns(list(_RUN_COLUMNS), shortened, ["PROGRAM"], width + GAP)
     rows = {name: [row[column] for column in columns] for name, row in cells.items()}
     content = _content(columns, rows, [""] * len(rows), right=("TIME",))
-    last = max(GAP + len(columns[-1]), width - sum(content.widths[:-1]))
-    for cells_of_run in content.rows.values():
-        cells_of_run[-1].truncate(last, overflow="ellipsis")
-    return replace(content, widths=(*content.widths[:-1], last))
+    return _fit_column(content, len(columns) - 1, width, gap=0)
+
+
+def _fit_column(content: Content, at: int, width: int, gap: int) -> Content:
+    """Return a table with a column that has what the others leave of the width, and ends with a gap."""
+    widths = list(content.widths)
+    widths[at] = max(GAP + len(content.columns[at]), width - sum(widths) + widths[at])
+    for cells in content.rows.values():
+        cells[at].truncate(widths[at] - gap, overflow="ellipsis")
+    return replace(content, widths=tuple(widths))
 
 
 def _describe_time(run: LiveRun) -> str:
