@@ -17,7 +17,7 @@ import pytest
 from tfcluster import settings
 from tfcluster.agent.notices import IncidentMonitor, Notifier, post
 from tfcluster.agent.tasks.health import ProbeOutcome, ProbeResult
-from tfcluster.core.notices import Notice, environment_of, host_notice, run_notice
+from tfcluster.core.notices import Notice, environment_of, host_notice, run_notice, task_notice
 from tfcluster.core.states import TaskState
 from tfcluster.core.topology import Notify
 
@@ -178,13 +178,15 @@ async def test_a_command_that_hangs_is_ended_and_given_up(
     monkeypatch.setattr(settings, "NOTICE_RETRY_SECONDS", ())
     monkeypatch.setattr(settings, "NOTICE_SECONDS", 2.0)
     out = tmp_path / "out"
-    notices = notifier(f"echo $$ >> {out}; exec sleep 987")
+    notices = notifier(f"sleep 987 & echo $$ $! >> {out}; wait")
     notices.add(NOTICES[0])
     while queued(notices):
         await asyncio.sleep(0.01)
     assert "giving up: it did not end within 2 s" in caplog.text
-    (pid,) = out.read_text().split()
-    assert not Path(f"/proc/{pid}").exists()
+    shell, child = out.read_text().split()
+    assert not Path(f"/proc/{shell}").exists()
+    while Path(f"/proc/{child}").exists():  # init reaps it
+        await asyncio.sleep(0.01)
 
 
 @pytest.mark.timeout(60)  # it fails by waiting
@@ -327,3 +329,5 @@ def test_the_variables_of_a_command_are_those_of_its_notice() -> None:
     assert (failed["exit_code"], failed["text"]) == (4, "demo: pi-1 failed after 1.0 s: no data")
     variables = environment_of(NOTICES[0])
     assert (variables["TFCLUSTER_NOTICE_HOST"], "TFCLUSTER_RUN" in variables) == ("alpha", False)
+    variables = environment_of(task_notice("demo", "alpha", "worker:0", "died", 1.0))
+    assert (variables["TFCLUSTER_NOTICE_TASK"], variables["TFCLUSTER_NOTICE_HOST"]) == ("worker:0", "alpha")

@@ -122,7 +122,9 @@ def replaced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replaced]:
 def kept(replaced: Replaced) -> Iterator[Replaced]:
     """The same, for a test that names what it has had imported."""
     yield replaced
-    assert not replaced.trace.exists(), replaced.trace.read_text()
+    imported = replaced.trace.read_text() if replaced.trace.exists() else ""
+    replaced.trace.unlink(missing_ok=True)  # the next test is not to blame
+    assert imported == ""
 
 
 def test_what_an_agent_does_by_itself_is_done_with_its_own_code(kept: Replaced) -> None:

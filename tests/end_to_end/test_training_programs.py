@@ -125,7 +125,7 @@ def trained(
     with make_sandbox(tmp_path_factory.mktemp("trained")) as sandbox:
         (sandbox.folder / "examples").symlink_to(ROOT / "examples")
         command, env = example.command(sandbox.folder / "trained"), sandbox.with_settings(SOON)
-        yield example, line_of(sandbox(*command, env=env).stdout)
+        yield example, line_of(sandbox(*command, env=env, timeout=250).stdout)
 
 
 @pytest.mark.slow

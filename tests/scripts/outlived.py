@@ -1,6 +1,7 @@
 """A parent forks a child that would wait for ever, and ends; `b''` is printed once the child has ended too.
 
-The child holds a pipe as the last one. The argument is the parent that it is told, 0 for the real one.
+The pipe that is read in the end is closed when the last process that holds it, the child, ends. The argument is the
+parent that the child is told, 0 for the real one.
 """
 
 import os

@@ -1,6 +1,8 @@
-"""Sets a variable that HDF5 reads by an update of all of them."""
+"""Sets a variable that HDF5 reads, by an update of several, and prints whether HDF5 locks its files then."""
 # $ python ./updates_variables.py
 
 import os
 
 os.environ.update(HDF5_USE_FILE_LOCKING="FALSE")
+
+import locks  # noqa: E402, F401
