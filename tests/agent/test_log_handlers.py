@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,14 +17,14 @@ from tfcluster import settings
 from tfcluster.agent.context import AgentContext
 from tfcluster.agent.event_loop import FolderWatcher
 from tfcluster.agent.handlers.logs import LogHandlers
-from tfcluster.agent.logs.cluster_logs import EventLog
+from tfcluster.agent.logs.cluster_logs import AgentLogHandler, EventLog
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.core.log_levels import LogLevel
 from tfcluster.errors import ClusterError
 from tfcluster.processes.logs.log_buffer import prepare
 from tfcluster.processes.logs.rotating_log import RotatingLog
 from tfcluster.protocol.api import Done, Reply, Response
-from tfcluster.protocol.api.logs import EventEvent, EventsRequest, LogEvent, LogPositions, LogsRequest
+from tfcluster.protocol.api.logs import AGENT_LOG, EventEvent, EventsRequest, LogEvent, LogPositions, LogsRequest
 
 
 class Cluster:
@@ -207,3 +208,15 @@ async def test_the_event_log_is_bounded_and_read_from_a_position(cluster: Cluste
     for _ in range(6000):
         history.record("ready", task="ps:0", detail="x" * 1000)
     assert sum(path.stat().st_size for path in cluster.folder.logs.iterdir()) <= 4_000_000
+
+
+async def test_the_agents_own_log_is_bounded_and_names_tasks(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "EVENT_LOG_FILE_BYTES", 500)
+    handler = AgentLogHandler(cluster.folder.agent_log)
+    for number in range(1000):
+        handler.emit(logging.makeLogRecord({"levelname": "INFO", "msg": f"number {number}", "task": "worker:0"}))
+    sizes = [path.stat().st_size for path in cluster.folder.logs.glob("agent.log*")]
+    assert len(sizes) == settings.EVENT_LOG_FILES
+    assert max(sizes) <= 600
+    _, lines = await ask(cluster, AGENT_LOG, lines=2)
+    assert lines == [("agent", f"INFO    worker:0 number {number}") for number in (998, 999)]

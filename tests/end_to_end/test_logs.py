@@ -1,4 +1,4 @@
-"""logs: what the tasks print, when, the last lines of it, and what comes next, whatever happens meanwhile."""
+"""logs: what tasks and the agent print, the last lines of it, and what comes next, whatever happens meanwhile."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -124,3 +125,49 @@ def test_the_log_collector_exits_with_the_cluster_even_without_an_agent(sandbox:
     assert not (sandbox.folder / "state/tfcluster/left/localhost/log-buffers").exists()
     assert numbers_in(sandbox("logs", "-c", "left").stdout.splitlines()) == [*range(10)]
     wait_for(lambda: not sandbox.leftovers())
+
+
+SPEC = "name: logged\njobs:\n  worker: {tasks: 2}\n"
+
+
+def agent_log(sandbox: Sandbox, *arguments: str) -> list[str]:
+    command = sandbox.start("logs", "--agent", *arguments)  # its output may contain a traceback
+    return command.communicate(timeout=90)[0].splitlines()
+
+
+#: A handler that fails.
+BROKEN = "def _fail(*arguments): raise KeyError('broken')\nClusterHandlers.restart = _fail\n"
+
+
+@pytest.mark.slow
+def test_the_agents_own_log_has_transitions_and_tracebacks_and_is_continued_by_the_next_agent(sandbox: Sandbox) -> None:
+    sandbox("up", sandbox.spec(SPEC), env=sandbox.with_fault("tfcluster.agent.handlers.cluster", BROKEN))
+    follower = sandbox.start("logs", "--agent", "-f")
+    os.kill(sandbox.task("worker:0")["pid"], signal.SIGKILL)
+    wait_for(lambda: sandbox.task("worker:0", code=None)["restarts"] == 1)
+    sandbox.wait_until("running")
+    sandbox("restart", "worker:0", "--yes", code=1)
+    agent = sandbox.status()["hosts"][0]["agent_pid"]
+    os.kill(agent, signal.SIGTERM)
+    wait_for(lambda: not Path(f"/proc/{agent}").exists())
+    lines = agent_log(sandbox)
+    expected = [
+        f"INFO    up: 2 tasks, agent {agent}",
+        "INFO    worker:0 started: pid",
+        "INFO    worker:0 died: SIGKILL; restarting immediately",
+        "ERROR   a request failed",
+        "Traceback (most recent call last)",
+        "KeyError: 'broken'",
+        f"INFO    agent-stopped: pid {agent}, by SIGTERM",
+        "INFO    agent-started: pid",
+        "INFO    worker:1 adopted: pid",
+    ]
+    positions = [next(at for at, line in enumerate(lines) if text in line) for text in expected]
+    assert positions == sorted(positions)
+    assert {line.partition(" | ")[0] for line in lines} == {"agent"}
+    assert agent_log(sandbox, "localhost", "--tail", "1") == agent_log(sandbox)[-1:]
+    sandbox("down")
+    assert agent_log(sandbox, "-c", "logged")[-1].endswith("INFO    down")
+    followed = follower.communicate(timeout=60)[0].splitlines()
+    assert followed[-1].endswith("INFO    down")
+    assert [line for line in followed if "agent-started" in line] == [line for line in lines if "agent-started" in line]
