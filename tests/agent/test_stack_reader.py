@@ -81,6 +81,7 @@ async def test_only_the_processes_of_one_run_wait_for_each_other(
         for process in (busy, idle, stranger):
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
+        wait_for(lambda: all("read" in procfs.waits_in(each.pid, each.pid) for each in (idle, stranger)))
         reader = StackReader()
         first = asyncio.ensure_future(reader.read(busy.pid, one, running=True))
         await asyncio.sleep(0)
