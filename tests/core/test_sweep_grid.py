@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+import shlex
+from collections.abc import Iterator
 
 import pytest
 
+from tests.goldens import golden
 from tfcluster import settings
 from tfcluster.core.sweep_file import parse_trials
 from tfcluster.core.sweep_grid import make_trials, parse_arguments, to_value
-from tfcluster.errors import ClusterError, ExitCode
+from tfcluster.errors import ClusterError
 
 
 def nothing(numbers: range, count: int) -> list[int]:
@@ -22,31 +25,57 @@ def trials_of(*arguments: str) -> list[list[str]]:
     return [template.fill(each) for each in make_trials([{}], template.grid, None, nothing)]
 
 
-@pytest.mark.parametrize(
-    ("brace", "values"),
-    [
-        ("{0.1,0.01,1e-3}", ["0.1", "0.01", "1e-3"]),
-        ("{ adam, sgd }", ["adam", "sgd"]),
-        ("{../a,../b}", ["../a", "../b"]),
-        ("{1..4}", ["1", "2", "3", "4"]),
-        ("{1..-1}", ["1", "0", "-1"]),
-        ("{0.1..0.001 log 3}", ["0.1", "0.01", "0.001"]),
-        ("{1..16 log 5}", ["1", "2", "4", "8", "16"]),
-        ("{1000..10000000 log 5}", ["1000", "10000", "100000", "1000000", "10000000"]),
-        ("{1e-308..1e308 log 3}", ["1e-308", "1", "1e308"]),
-    ],
-)
-def test_a_brace_stands_for_values(brace: str, values: list[str]) -> None:
-    assert trials_of("--lr", brace) == [["--lr", value] for value in values]
+#: Arguments of trials, as a shell reads them.
+ARGUMENTS = r"""
+--lr {0.1,0.01,1e-3}
+'{ adam, sgd }'
+{../a,../b}
+{1..4}
+{1..-1}
+'{0.1..0.001 log 3}'
+'{1..16 log 5}'
+'{1000..10000000 log 5}'
+'{1e-308..1e308 log 3}'
+{1,2} {a,b}
+--lr {1,2} --to=lr-{lr}
+'{{"lr": {1,2}}}'
+'{"a": 1}' '{"a": {"b": [1, 2]}, "c": {}}' {} } plain ''
+x{1..}
+{0.1..0.9}
+{a,{b,c}}
+'{"lr": {1,2}}'
+--lr={1,2
+{1,,2}
+'{"a","b"}'
+{1..3,7}
+"{'a': 1}"
+{:04d}
+'{0..1 log 3}'
+'{1..2 log 1}'
+{1..1000000}
+'at {rank}'
+"""
 
 
-@pytest.mark.parametrize("text", ['{"a": 1}', '{"a": {"b": [1, 2]}, "c": {}}', "{}", "}", "plain", ""])
-def test_json_and_plain_text_stay_as_they_are(text: str) -> None:
-    assert trials_of(text) == [[text]]
+def outcome_of(line: str) -> Iterator[str]:
+    """Yield the arguments of each trial, or why there is none."""
+    try:
+        trials = trials_of(*shlex.split(line))
+    except ClusterError as error:
+        yield f"    error {error.exit_code.value}: {error.message}"
+    else:
+        yield from (f"    {shlex.join(trial)}" for trial in trials)
 
 
-def test_braces_that_are_written_twice_stand_for_themselves() -> None:
-    assert trials_of('{{"lr": {1,2}}}') == [['{"lr": 1}'], ['{"lr": 2}']]
+def test_braces_stand_for_values_and_an_error_names_the_argument_and_the_position() -> None:
+    """Braces of JSON and those that are written twice stay, and the last parameter varies fastest."""
+    lines = [shown for line in ARGUMENTS.strip().splitlines() for shown in (line, *outcome_of(line))]
+    golden("sweep-arguments.txt", "\n".join(lines))
+
+
+def test_a_number_of_many_digits_is_no_range() -> None:
+    with pytest.raises(ClusterError, match="this is not a range"):
+        parse_arguments([f"{{1..{'9' * 5000}}}"])
 
 
 def test_parameters_are_named_after_their_options() -> None:
@@ -56,41 +85,9 @@ def test_parameters_are_named_after_their_options() -> None:
     assert grid == {"lr-2": ("1", "2"), "lr": ("3", "4"), "lr-3": ("5", "6"), "lr-2-2": ("7", "8")}
 
 
-def test_a_name_is_the_value_of_another_parameter_or_of_a_column() -> None:
-    assert trials_of("--lr", "{1,2}", "--to=lr-{lr}") == [["--lr", "1", "--to=lr-1"], ["--lr", "2", "--to=lr-2"]]
+def test_a_name_is_the_value_of_a_column() -> None:
     assert parse_arguments(["{lr}"], ["lr"]).fill({"lr": "1e-3"}) == ["1e-3"]
     assert parse_arguments(["{learning rate}"], ["learning rate"]).names == {"learning rate"}
-
-
-def test_the_last_parameter_varies_fastest() -> None:
-    assert trials_of("{1,2}", "{a,b}") == [["1", "a"], ["1", "b"], ["2", "a"], ["2", "b"]]
-
-
-@pytest.mark.parametrize(
-    ("argument", "message"),
-    [
-        ("x{1..}", "'{1..}' in 'x{1..}', character 2: this is not a range"),
-        ("{0.1..0.9}", "this is not a range"),
-        ("{a,{b,c}}", "'{a,{b,c}' in '{a,{b,c}}', character 1: a brace inside a brace"),
-        ('{"lr": {1,2}}', "a brace inside a brace"),
-        ("--lr={1,2", "'{1,2' in '--lr={1,2', character 6: the brace is not closed"),
-        ("{1,,2}", "a value is empty"),
-        ('{"a","b"}', "a value has quotes"),
-        ("{1..3,7}", "a range in a list"),
-        ("{'a': 1}", "this is neither a list nor a range nor a name"),
-        ("{:04d}", "this is neither a list nor a range nor a name"),
-        ("{0..1 log 3}", "must be more than 0"),
-        ("{1..2 log 1}", "at least two numbers"),
-        ("{1..1000000}", "1,000,000 values"),
-        (f"{{1..{'9' * 5000}}}", "this is not a range"),
-        ("at {rank}", "{rank} in 'at {rank}': there is no parameter 'rank'"),
-    ],
-)
-def test_an_error_names_the_argument_and_the_position(argument: str, message: str) -> None:
-    with pytest.raises(ClusterError) as caught:
-        parse_arguments(["--lr", argument])
-    assert message in caught.value.message
-    assert caught.value.exit_code is ExitCode.USAGE
 
 
 def test_a_column_has_no_second_values() -> None:
