@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Sandbox
+from tests.project import Project
 from tfcluster import settings
 from tfcluster.input_file import open_input, read_input
 
@@ -59,23 +59,23 @@ def test_a_pipe_without_a_writer_or_that_may_not_be_read_is_an_error(
         open_input(path)
 
 
-def test_commands_refuse_what_has_no_end(sandbox: Sandbox) -> None:
-    pipe = sandbox.folder / "pipe"
-    os.mkfifo(pipe)
-    fast = sandbox.with_settings({"PIPE_OPEN_SECONDS": 0.1})
-    assert sandbox("validate", pipe, code=2, env=fast).stderr == f"error: {pipe}: no process writes to this pipe\n" + (
-        "hint: tfcluster init writes a commented cluster.yaml\n"
-    )
-    (sandbox.folder / "c.yaml").write_text(f"hostfile: {pipe}\njobs: {{worker: {{tasks: 1}}}}\n")
-    assert f"{pipe}: no process writes to this pipe" in sandbox("validate", "c.yaml", code=2, env=fast).stderr
-    assert "'/dev/zero': this is a device, not a file" in sandbox("run", "linear", "--data", "/dev/zero", code=2).stderr
-    for command in (("run", "mean"), ("run", "linear", "--data"), ("run", "script")):
-        assert "no process writes to this pipe" in sandbox(*command, pipe, code=2, env=fast).stderr
+def test_commands_refuse_what_has_no_end(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "PIPE_OPEN_SECONDS", 0.1)
+    os.mkfifo(project.folder / "pipe")
+    problem = "error: pipe: no process writes to this pipe\n"
+    assert project.run("validate pipe") == (2, "", f"{problem}hint: tfcluster init writes a commented cluster.yaml\n")
+    project.file("c.yaml", "hostfile: pipe\njobs: {worker: {tasks: 1}}\n")
+    for line in ("validate c.yaml", "run mean pipe", "run linear --data pipe", "run script pipe"):
+        code, _, error = project.run(line)
+        assert (code, "no process writes to this pipe" in error) == (2, True), error
+    code, _, error = project.run("run linear --data /dev/zero")
+    assert (code, "'/dev/zero': this is a device, not a file" in error) == (2, True)
 
 
-def test_a_hostfile_that_is_none_is_not_quoted(sandbox: Sandbox) -> None:
-    (sandbox.folder / "secret").write_text("root:$y$j9T$hash:20228:0:99999:7:::\n")
-    (sandbox.folder / "c.yaml").write_text("hostfile: secret\njobs: {worker: {tasks: 1}}\n")
-    error = sandbox("validate", "c.yaml", code=2).stderr
+def test_a_hostfile_that_is_none_is_not_quoted(project: Project) -> None:
+    project.file("secret", "root:$y$j9T$hash:20228:0:99999:7:::\n")
+    project.file("c.yaml", "hostfile: secret\njobs: {worker: {tasks: 1}}\n")
+    code, _, error = project.run("validate c.yaml")
+    assert code == 2
     assert error.startswith("error: secret:1:1: expected the name of a host")
     assert "hash" not in error
