@@ -146,8 +146,8 @@ def test_a_state_folder_with_a_long_path(sandbox: Sandbox) -> None:
 
 
 LOCK_DAMAGE: dict[str, Callable[[Path], object]] = {
-    "nothing": lambda path: os.truncate(path, 0),
     "deep": lambda path: path.write_text("[" * 100_000),
+    "nothing": lambda path: os.truncate(path, 0),
     "not a number": lambda path: path.write_text('{"pid": "x"}'),
 }
 
@@ -156,7 +156,7 @@ LOCK_DAMAGE: dict[str, Callable[[Path], object]] = {
 def test_commands_work_with_a_damaged_lock_file(sandbox: Sandbox) -> None:
     sandbox("up", sandbox.spec(SPEC))
     for name, damage in LOCK_DAMAGE.items():
-        if name == "deep":
+        if name == "deep":  # this one the next agent finds
             sandbox.kill_agent()
         damage(folder_of(sandbox) / "lock")
         sandbox.wait_until("running")

@@ -189,7 +189,8 @@ def test_lost_journals_of_hosts(tmp_path: Path, lost: list[str], is_damaged: boo
         assert all(f"host '{host}': " in status.stderr for host in lost)
         problem, stopped = ("is damaged", "") if is_damaged else ("is missing", " that no journal recorded")
         assert problem in status.stderr
-        assert down.stderr.count(f"stopped 2 processes of wide{stopped}: ") == len(lost)
+        # The log writer ends by itself if there is no journal.
+        assert len(re.findall(f"stopped [23] processes of wide{stopped}: ", down.stderr)) == len(lost)
         wait_for(lambda: not sandbox.network.leftovers())
         sandbox("status", code=3)
 
