@@ -185,10 +185,11 @@ def chosen_seed(config: pytest.Config) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
     ("access", "kinds"), [("closed", FAULTS), ("private", PRIVATE_FAULTS)], ids=["closed", "private"]
 )
-def test_chaos(sandbox: Sandbox, pytestconfig: pytest.Config, quick: None, access: str, kinds: list[str]) -> None:
+def test_chaos(sandbox: Sandbox, pytestconfig: pytest.Config, access: str, kinds: list[str]) -> None:
     seed = chosen_seed(pytestconfig)
     sandbox("up", sandbox.spec(SPEC.replace("NETWORK", access)))
     assert sandbox.json(*RUN)["result"]["inside"] == INSIDE
@@ -299,8 +300,9 @@ class HostsChaos(Chaos):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("quick")
 @pytest.mark.needs("network")
-def test_random_faults_on_two_private_hosts(pytestconfig: pytest.Config, quick: None) -> None:
+def test_random_faults_on_two_private_hosts(pytestconfig: pytest.Config) -> None:
     """This machine plays both, in a network whose packets to one of them can be lost, for an ordinary account."""
     seed = chosen_seed(pytestconfig)
     with network("machine") as made, account("tfc-o") as plain:
