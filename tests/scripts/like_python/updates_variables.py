@@ -5,4 +5,4 @@ import os
 
 os.environ.update(HDF5_USE_FILE_LOCKING="FALSE")
 
-import locks  # noqa: E402, F401
+import locks  # noqa: F401
