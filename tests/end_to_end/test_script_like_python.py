@@ -16,7 +16,7 @@ import zipapp
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -27,29 +27,18 @@ FOLDER = SCRIPTS / "like_python"
 IS_WARM = "import sys\nprint('tfcluster.processes.runs.fork_server' in sys.modules)\n"
 
 
-class Row(NamedTuple):
-    """A line that runs a script with `python`, as a shell executes it."""
+def rows() -> Iterator[Any]:
+    """Yield the lines that run the scripts: `# $ LINE` or `# slow $ LINE`, each perhaps with `# error: ERROR` below.
 
-    line: str
-    is_slow: bool
-    error: str  # of the record of the run
-
-
-def rows_of(script: Path) -> Iterator[Row]:
-    """Yield the lines that run a script: `# $ LINE`, or `# slow $ LINE`, each perhaps with `# error: ERROR` below."""
-    pattern = r"^# (slow )?\$ (.*)\n(?:# error: (.*)\n)?"
-    for slow, line, error in re.findall(pattern, script.read_text(), re.MULTILINE):
-        yield Row(line, bool(slow), error)
-
-
-def parameters() -> Iterator[Any]:
-    """Yield the lines of all scripts, for `pytest.mark.parametrize`."""
+    The error is that of the record of the run.
+    """
     for script in sorted(FOLDER.rglob("*.py")):
         if script.stem == "kept_by_tensorflow" and version("tensorflow").startswith("2.14."):
             continue  # a warm interpreter of 2.14 leaves it to the kernel
-        for row in rows_of(script):
-            name = row.line.rpartition("python ")[2].replace("./", "")
-            yield pytest.param(row, id=name, marks=[pytest.mark.slow] if row.is_slow else [])
+        pattern = r"^# (slow )?\$ (.*)\n(?:# error: (.*)\n)?"
+        for slow, line, error in re.findall(pattern, script.read_text(), re.MULTILINE):
+            name = line.rpartition("python ")[2].replace("./", "")
+            yield pytest.param(line, error, id=name, marks=[pytest.mark.slow] if slow else [])
 
 
 def run_line(
@@ -81,18 +70,18 @@ def own_lines(text: bytes) -> bytes:
     return b"".join(line for line in lines if not line.startswith(foreign) and not _OLD_LOG_LINE.search(line))
 
 
-@pytest.mark.parametrize("row", [*parameters()])
-def test_a_script_runs_as_python_runs_it(demo: Sandbox, tmp_path: Path, row: Row) -> None:
+@pytest.mark.parametrize(("line", "error"), [*rows()])
+def test_a_script_runs_as_python_runs_it(demo: Sandbox, tmp_path: Path, line: str, error: str) -> None:
     """It writes the same files, too."""
     commands = ((sys.executable,), (*COMMAND, "run"))
-    both = [run_line(row.line, command, tmp_path / "folder", demo.environment) for command in commands]
+    both = [run_line(line, command, tmp_path / "folder", demo.environment) for command in commands]
     (python, expected_files), (ours, files) = both
     assert ours.stdout == python.stdout
     assert own_lines(ours.stderr) == own_lines(python.stderr)
     assert ours.returncode == (python.returncode if python.returncode >= 0 else 128 - python.returncode)
     assert files == expected_files
-    if row.error:
-        assert demo.json("runs")[-1]["error"]["message"] == row.error
+    if error:
+        assert demo.json("runs")[-1]["error"]["message"] == error
 
 
 def test_a_module_that_makes_a_script_start_cold_is_noted(demo: Sandbox, tmp_path: Path) -> None:

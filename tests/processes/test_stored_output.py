@@ -127,15 +127,6 @@ def test_a_reader_continues_where_it_was(tmp_path: Path) -> None:
     assert read(Output(tmp_path, len(printed))) == []
 
 
-def test_a_file_of_which_no_part_can_be_freed_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored_output, "punch", refuse)
-    recorder = OutputRecorder(tmp_path, LIMIT)
-    printed = print_lines(recorder, range(20_000))
-    assert len(printed) > LIMIT
-    assert stored_bytes(tmp_path) < LIMIT + 60_000
-    assert read(Output(tmp_path))[-1]["data"].encode() in printed
-
-
 def test_a_reader_that_is_late_is_told_what_is_missing(tmp_path: Path) -> None:
     recorder = OutputRecorder(tmp_path, LIMIT)
     output = Output(tmp_path)

@@ -1,4 +1,4 @@
-"""Leaves what TensorFlow's own modules keep: a connection to servers, a default session, the events of a writer."""
+"""Leaves a file of TensorFlow open, and what its own modules keep: a connection to servers, and default sessions."""
 # slow $ python ./kept_by_tensorflow.py
 
 import tensorflow as tf
@@ -18,3 +18,10 @@ context.context().tag = Tag("context.txt")
 tf.compat.v1.InteractiveSession().tag = Tag("session.txt")
 with tf.Graph().as_default() as graph:
     tf.compat.v1.InteractiveSession(graph=graph).tag = Tag("another.txt")
+writer = tf.io.TFRecordWriter("train.tfrecord")
+for number in range(100):
+    writer.write(str(number).encode() * 10)
+
+
+def records():
+    return writer
