@@ -43,6 +43,7 @@ class Place(NamedTuple):
     host: str
     expected: dict[str, dict[str, str]] = ELSEWHERE
     set_up: Path | None = None  # a file that `setup` makes there
+    run: tuple[str, ...] = ("run", "script", "--cold")  # without waiting until TensorFlow is imported
 
 
 def keys(set_up: Path) -> str:
@@ -60,7 +61,7 @@ def by_connect(folder: Path) -> Iterator[Place]:
     with over(folder, "alpha", has_sshd=False) as sandbox:
         written = sandbox.text(("alpha",), "").rstrip().removesuffix("}")
         set_up = folder / "set-up"
-        yield Place(sandbox, f"{written}, state: ~/keys, {keys(set_up)}}}\n", "alpha", set_up=set_up)
+        yield Place(sandbox, f"{written}, state: ~/keys, {keys(set_up)}}}\n", "alpha", set_up=set_up, run=("run",))
 
 
 @contextlib.contextmanager
@@ -97,13 +98,13 @@ def test_what_a_program_gets_of_the_spec(
 
 
 def check_keys(place: Place) -> None:
-    sandbox, hosts, host, expected, set_up = place
+    sandbox, hosts, host, expected, set_up, run = place
     sandbox("up", sandbox.spec(hosts + JOBS), env=TYPED)
     folder = sandbox.folder / "sent"
     folder.mkdir()
     (folder / "show.py").write_text(SHOW)
     commands = {
-        "run": ("run", "script", "--cold", "show.py"),
+        "run": (*run, "show.py"),
         "launch": ("launch", "--cold", "show.py"),
         "exec": ("exec", "--on", host, "--", sys.executable, "-c", SHOW),
     }

@@ -25,16 +25,15 @@ FORKS = """
 import os, sys, time
 if os.fork() == 0:
     sys.exit(3)
-time.sleep(2)  # longer than a program may take to end after it has said that it ends
+time.sleep(11)  # longer than a program may take to end after it has said that it ends
 print("the parent goes on", flush=True)
 sys.exit(4)
 """
 
 
-def test_a_child_that_a_script_has_forked_and_that_exits_does_not_end_the_run(sandbox: Sandbox) -> None:
-    soon = sandbox.with_settings({"DRIVER_EXIT_SECONDS": 0.5})
-    sandbox("up", sandbox.spec("jobs: {worker: {tasks: 1}}\n"), env=soon)
-    result = sandbox("run", "script", "--cold", sandbox.spec(FORKS, "forks.py"), code=4)
+@pytest.mark.slow
+def test_a_child_that_a_script_has_forked_and_that_exits_does_not_end_the_run(demo: Sandbox) -> None:
+    result = demo("run", demo.spec(FORKS, "forks.py"), code=4)
     assert result.stdout == "the parent goes on\n"
 
 
