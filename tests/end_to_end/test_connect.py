@@ -15,8 +15,10 @@ import pytest
 
 from tests.clusters import Hosts
 from tests.conftest import mostly_slow, read_until, wait_for
+from tests.end_to_end.test_reboot import run_as_cron
 from tests.end_to_end.ways import check_way
 from tests.hosts import CHANGED, CONNECT, HostsSandbox, over
+from tests.strikes import reboot
 from tfcluster.os.process_handle import ProcessHandle
 
 NAMES = ("alpha", "beta")
@@ -255,3 +257,40 @@ def test_different_versions_are_refused_unless_allowed(needs_network: None, tmp_
         sandbox("up", spec, "--allow-version-mismatch")
         versions = [host["tensorflow"] for host in sandbox.status()["hosts"]]
         assert versions[1] == "2.9.9" != versions[0]
+
+
+def test_a_run_has_its_folders_from_the_agent(needs_network: None, tmp_path: Path) -> None:
+    """Whatever the fork server, and with it the drivers, find in their environment."""
+    described = Hosts(
+        NAMES,
+        "jobs: {worker: {tasks: 2, hosts: [alpha, beta]}}\n",
+        keys={"alpha": {"state": "{home}/scratch"}},
+        has_sshd=False,
+        changes={"tfcluster.processes.runs.fork_server": "os.environ['XDG_STATE_HOME'] = '/nowhere'"},
+        files={"beside.py": "TEXT = 'done'\n", "script.py": "import beside\nprint(beside.TEXT)\n"},
+    )
+    with described.up(tmp_path) as hosts:
+        assert hosts("run", "script.py").stdout == "done\n"
+        assert hosts("launch", "script.py").stdout.count("done") == 2  # on each host
+        assert not any((hosts.network.home("alpha") / "state").iterdir())
+
+
+def test_python_and_state_in_the_home_folder(needs_network: None, tmp_path: Path) -> None:
+    with over(tmp_path, "alpha", has_sshd=False) as sandbox:
+        home = sandbox.network.home("alpha")
+        (home / "its own").mkdir()
+        (home / "its own" / "python").write_text(f'#!/bin/sh\ntouch ~/started\nexec {sys.executable} "$@"\n')
+        (home / "its own" / "python").chmod(0o755)
+        text = sandbox.text(("alpha",), "jobs: {worker: {tasks: 1}}\n", {"alpha": Path("~/its own/python")})
+        spec = sandbox.spec(text.replace("alpha: {", "alpha: {state: ~/kept there, "))
+        sandbox("up", spec)
+        assert (home / "started").exists()
+        assert (home / "kept there" / "wide" / "alpha" / "lock").exists()
+        assert not any((home / "state").iterdir())
+        (unit,) = sandbox.json("doctor", spec, "--print-systemd")
+        reboot(sandbox, home / "run")
+        environment = {"HOME": str(home), "PATH": os.environ["PATH"], "TEST_MARK": sandbox.network.mark}
+        run_as_cron(sandbox.network.network["alpha"].command(), unit["cron"], environment)
+        sandbox.wait_until("running")
+        sandbox("down")
+        wait_for(lambda: not sandbox.network.leftovers())
