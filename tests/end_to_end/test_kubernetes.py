@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import read_until, wait_for
+from tests.conftest import SCRIPTS, read_until, wait_for
 from tests.end_to_end.sites import POD_NAMES, Pods
 from tests.end_to_end.ways import check_way
 
@@ -32,32 +32,7 @@ def foreign_object(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]
     return {"kind": kind, "metadata": {"name": name, "labels": labels}, "spec": spec}
 
 
-#: A program that serves at the address of its task, and connects to all of `cluster`.
-MEET = """\
-import json, os, socket, time
-
-def resolve(address):
-    host, port = address.split(":")
-    return host, int(port)
-
-def connect(address):
-    while True:
-        try:
-            return socket.create_connection(resolve(address)).close()
-        except OSError:
-            time.sleep(0.1)
-
-config = json.loads(os.environ["TF_CONFIG"])
-cluster, task = config["cluster"], config["task"]
-addresses = [address for job in cluster.values() for address in job]
-if task["type"] in cluster:
-    server = socket.create_server(resolve(cluster[task["type"]][task["index"]]))
-    for address in addresses:
-        connect(address)
-    for _ in addresses:
-        server.accept()
-print(json.dumps(config))
-"""
+MEET = (SCRIPTS / "meet.py").read_text()
 
 
 def test_pods_are_hosts_from_up_to_down(pods: Pods) -> None:

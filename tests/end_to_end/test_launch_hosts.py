@@ -14,48 +14,12 @@ from typing import Any
 import pytest
 
 from tests.clusters import Hosts
-from tests.conftest import environment_of, lines_of, read_until, wait_for
+from tests.conftest import SCRIPTS, environment_of, lines_of, read_until, wait_for
 from tests.end_to_end.test_ssh import dial
 from tests.hosts import HostsSandbox
 
 NAMES = ("alpha", "beta")
 JOBS = "jobs:\n  worker: {tasks: 3, hosts: [alpha, beta]}\n"
-ACT = """
-import json, os, signal, sys, time
-import beside, tfcluster
-acts = dict(argument.split("=") for argument in sys.argv[1:])
-act = acts.get(os.environ["TFCLUSTER_TASK"], "wait")
-if "first" in acts and os.environ["TFCLUSTER_ATTEMPT"] != "0":
-    act = "0"
-cluster = json.loads(os.environ["TF_CONFIG"])["cluster"]["worker"]
-tfcluster.metric("rank", int(os.environ["TFCLUSTER_RANK"]), 0)
-print(json.dumps({"act": act, "beside": beside.NAME, "cluster": cluster}), flush=True)
-if act == "kill":
-    os.kill(os.getpid(), signal.SIGKILL)
-if act == "wait":
-    time.sleep(1000)
-sys.exit(int(act))
-"""
-# Each of three workers over two hosts adds up what all have, again and again.
-TRAIN = """
-import functools
-import time
-import tensorflow as tf
-from tensorflow.python.eager.context import Context
-# Half as long as by default, after which a member that does not answer ends the others.
-sooner = functools.partialmethod(Context.configure_coordination_service, heartbeat_timeout_in_ms=5000)
-Context.configure_coordination_service = sooner
-strategy = tf.distribute.MultiWorkerMirroredStrategy()
-with strategy.scope():
-    own = tf.Variable(2.0)
-@tf.function
-def total():
-    return strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("sum", own.read_value()))
-for _ in range(1000):
-    print("total", float(strategy.experimental_local_results(total())[0]))
-    time.sleep(0.2)
-"""
-
 
 HOSTS = Hosts(
     NAMES,
@@ -63,7 +27,11 @@ HOSTS = Hosts(
     strangers=("stranger",),
     warm=True,
     settings={"LINK_SECONDS": 5},  # after which a host is lost; the kernel answers for a busy process
-    files={"code/act.py": ACT, "code/beside.py": "NAME = 'module'\n", "code/train.py": TRAIN},
+    files={
+        "code/act.py": (SCRIPTS / "act_on_hosts.py").read_text(),
+        "code/beside.py": "NAME = 'module'\n",
+        "code/train.py": (SCRIPTS / "add_up.py").read_text(),
+    },
 )
 
 
