@@ -56,30 +56,30 @@ def test_hosts_that_cannot_work_together_are_told_why_before_anything_starts(
         assert "Compare the MTU of alpha, beta and of what is between them" in two("up", code=1).stderr
         two.network.network.narrow("alpha", 1500)
         two("up")
-        assert two.json("run", "pi", "--samples", "1e5")["state"] == "succeeded"
+        assert two.status()["state"] == "running"
         two("down")
 
 
-_FOUR = ("alpha", "beta", "gamma", "delta")
-_FOUR_JOBS = f"jobs:\n  worker: {{tasks: 8, hosts: [{', '.join(_FOUR)}]}}\n"
+_THREE = ("alpha", "beta", "delta")
+_ON_EACH = "jobs: {worker: {tasks: 3, hosts: [alpha, beta, delta]}}\n"
 
 
 @pytest.mark.slow
 def test_a_host_that_is_cut_off_from_several_is_one_problem_in_each_direction(
     needs_network: None, tmp_path: Path
 ) -> None:
-    with over(tmp_path, *_FOUR, has_sshd=False) as four:
-        four.spec(four.text(_FOUR, _FOUR_JOBS))
-        *others, delta = map(four.network.address, _FOUR)
-        with four.network.network["delta"].losing(*others):
-            told = four.json("doctor", code=1)["checks"]
-            lines = four("up", code=1).stderr.splitlines()
-        wait_for(lambda: not four.leftovers())
+    with over(tmp_path, *_THREE, has_sshd=False) as three:
+        three.spec(three.text(_THREE, _ON_EACH))
+        *others, delta = map(three.network.address, _THREE)
+        with three.network.network["delta"].losing(*others):
+            told = three.json("doctor", code=1)["checks"]
+            lines = three("up", code=1).stderr.splitlines()
+        wait_for(lambda: not three.leftovers())
     failed = [(check["host"], check["check"]) for check in told if not check["ok"]]
     assert failed == [("delta", "network")] * 2
     assert {check["host"] for check in told if check["check"] == "network"} == {"delta"}
     found = [line for line in lines if line.startswith("  host ")]
     first, second = sorted(found)
-    assert first.startswith(f"  host 'delta' cannot be reached from alpha, beta, gamma at {delta}:")
-    assert second.startswith("  host 'delta' reaches none of the hosts that it tried (3): ")
+    assert first.startswith(f"  host 'delta' cannot be reached from alpha, beta at {delta}:")
+    assert second.startswith("  host 'delta' reaches none of the hosts that it tried (2): ")
     assert "error: Nothing was started; 2 problems found:" in lines, lines
