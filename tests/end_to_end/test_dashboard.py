@@ -17,23 +17,12 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.browser import Browser, open_browser
-from tests.conftest import Sandbox, wait_for
+from tests.conftest import SCRIPTS, Sandbox, wait_for
 from tests.served_page import Served, serve_page
 from tfcluster import settings
 from tfcluster.core.log_levels import LogLevel, entry_level
 from tfcluster.dashboard.api import Api
 from tfcluster.dashboard.server import PageServer
-
-# Reports and prints until the file is gone that it is given.
-TRAINING = """
-import os, sys, time, tfcluster
-step = 0
-while os.path.exists(sys.argv[1]):
-    tfcluster.metric("loss", 1 / (1 + step), step)
-    print("step", step, flush=True)
-    step += 1
-    time.sleep(0.1)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +42,7 @@ def browser(needs_browser: None, tmp_path_factory: pytest.TempPathFactory) -> It
 def training(demo: Sandbox) -> Iterator[str]:
     """A run of a script that reports and prints until the test ends."""
     flag = demo.spec("", "training")
-    run = demo("run", "--detach", demo.spec(TRAINING, "train.py"), flag).stdout.strip()
+    run = demo("run", "--detach", SCRIPTS / "report_loss.py", flag).stdout.strip()
     yield run
     flag.unlink(missing_ok=True)
     demo("wait", run, code=None)  # a test may have cancelled it

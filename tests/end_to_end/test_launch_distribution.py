@@ -4,52 +4,14 @@ from __future__ import annotations
 
 import json
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
-from tests.conftest import Sandbox
+from tests.conftest import SCRIPTS, Sandbox
 from tfcluster.core.groups import DISTRIBUTION_VARIABLES
 
-# Multiplies a matrix whose rows are divided over two devices of each of two members.
-MULTIPLY = """
-import json, sys
-import numpy as np
-import tensorflow as tf
-from tensorflow.experimental import dtensor
 
-tf.config.set_logical_device_configuration(
-    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
-)
-dtensor.initialize_accelerator_system("CPU")
-mesh = dtensor.create_distributed_mesh([("rows", dtensor.num_global_devices("CPU"))], device_type="CPU")
-everywhere = dtensor.Layout.replicated(mesh, rank=2)
-a = np.arange(8 * 4, dtype=np.float32).reshape(8, 4)
-b = np.arange(4 * 3, dtype=np.float32).reshape(4, 3)
-divided = dtensor.relayout(dtensor.copy_to_mesh(a, everywhere), dtensor.Layout(["rows", dtensor.UNSHARDED], mesh))
-product = tf.function(tf.matmul)(divided, dtensor.copy_to_mesh(b, everywhere))
-rows = [part.numpy().tolist() for part in dtensor.unpack(product)]
-whole = dtensor.unpack(dtensor.relayout(product, everywhere))[0].numpy()
-seen = {"client": dtensor.client_id(), "clients": dtensor.num_clients(), "rows": rows}
-sys.stdout.write(json.dumps({**seen, "is_right": bool((whole == a @ b).all())}) + "\\n")
-"""
-# What Keras passes to its backend, and what its DataParallel finds with that of TensorFlow.
-KERAS = """
-import json, sys
-import keras
-from keras.src.distribution import distribution_lib
-from tensorflow.experimental import dtensor
-
-seen = {"job": dtensor.job_name()}
-def initialize(job_addresses, num_processes, process_id):
-    seen["given"] = [job_addresses.split(","), num_processes, process_id]
-distribution_lib.distribution_lib.initialize = initialize  # TensorFlow's backend has none
-keras.distribution.initialize()
-dtensor.initialize_accelerator_system("CPU")
-seen["shape"] = keras.distribution.DataParallel(devices=keras.distribution.list_devices("cpu")).device_mesh.shape
-sys.stdout.write(json.dumps(seen) + "\\n")
-"""
-
-
-def seen_by(sandbox: Sandbox, *arguments: str) -> list[Any]:
+def seen_by(sandbox: Sandbox, *arguments: str | Path) -> list[Any]:
     """Launch a script, and return what its members have printed, in the order of their ranks."""
     lines = [line for line in sandbox("launch", *arguments, timeout=300).stdout.splitlines() if " | {" in line]
     return [json.loads(line.partition(" | ")[2]) for line in sorted(lines)]
@@ -64,8 +26,7 @@ def check_product(seen: list[Any]) -> None:
 
 
 def test_dtensor_multiplies_a_matrix_that_is_divided_over_two_members(sandbox: Sandbox) -> None:
-    sandbox.spec(MULTIPLY, "multiply.py")
-    check_product(seen_by(sandbox, "--workers", "2", "multiply.py"))
+    check_product(seen_by(sandbox, "--workers", "2", SCRIPTS / "multiply.py"))
 
 
 # Begins as a fork of an interpreter that has imported TensorFlow, unless its environment differs for libraries.
@@ -92,9 +53,8 @@ def test_members_start_warm_and_one_that_trains_alone_has_no_neighbors_of_its_la
 if int(version("keras").partition(".")[0]) >= 3:  # earlier ones have no keras.distribution
 
     def test_keras_finds_all_members_and_the_spec_overrides_what_they_find(sandbox: Sandbox) -> None:
-        sandbox.spec(KERAS, "find.py")
         spec = sandbox.spec("name: two\njobs: {worker: {tasks: 2, env: {DTENSOR_JOB_NAME: mine}}}\n")
-        one, other = seen_by(sandbox, "--spec", str(spec), "find.py")
+        one, other = seen_by(sandbox, "--spec", spec, SCRIPTS / "find_members.py")
         assert (one["job"], other["job"]) == ("mine", "mine")
         addresses = one["given"][0]
         assert [one["given"], other["given"]] == [[addresses, 2, 0], [addresses, 2, 1]]

@@ -11,42 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Command, Sandbox, lines_of, read_until, wait_for
+from tests.conftest import SCRIPTS, Command, Sandbox, lines_of, read_until, wait_for
 
 SPEC = "name: busy\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\nrestart: {policy: never}\n"
-#: Makes variables of both kinds on the ps in a container, or tells whether they are there.
-VARIABLES = """
-import os, sys, time
-import tensorflow as tf
-
-what, container = sys.argv[1:]
-with tf.Graph().as_default() as graph, graph.container(container or os.environ["TFCLUSTER_RUN"]):
-    with tf.device("/job:ps/task:0"):
-        both = [tf.compat.v1.get_variable(f"v{kind}", initializer=1.0, use_resource=kind) for kind in (False, True)]
-        there = [tf.compat.v1.is_variable_initialized(variable) for variable in both]
-        made = tf.compat.v1.global_variables_initializer()
-    with tf.compat.v1.Session(os.environ["TFCLUSTER_MASTER"]) as session:
-        if what != "look":
-            session.run(made)
-        print([bool(each) for each in session.run(there)], flush=True)
-        while what == "hold":
-            time.sleep(60)
-"""
-
-#: Tells which variables are there, each named as CONTAINER:TYPE:NAME.
-LOOK = """
-import os, sys
-import tensorflow as tf
-
-there = []
-with tf.Graph().as_default(), tf.device("/job:ps/task:0"):
-    for variable in sys.argv[1:]:
-        container, kind, name = variable.split(":")
-        handle = tf.raw_ops.VarHandleOp(container=container, shared_name=name, dtype=kind, shape=None)
-        there.append(tf.raw_ops.VarIsInitializedOp(resource=handle))
-    with tf.compat.v1.Session(os.environ["TFCLUSTER_MASTER"]) as session:
-        print([bool(each) for each in session.run(there)], flush=True)
-"""
+VARIABLES = (SCRIPTS / "make_variables.py").read_text()
+LOOK = (SCRIPTS / "look_for_variables.py").read_text()
 #: Counts to one: the zero it knows, the one it has the cluster compute, once there is a file that says so.
 WAIT = """
 import os, time

@@ -23,7 +23,7 @@ import pytest
 
 from tests.accounts import Account, account
 from tests.browser import Browser, open_browser
-from tests.conftest import Sandbox, running, wait_for
+from tests.conftest import SCRIPTS, Sandbox, running, wait_for
 from tests.hosts import ssh_hosts
 from tests.recorded_page import RecordedApi
 from tests.served_page import Served, serve_page
@@ -45,49 +45,13 @@ READERS: dict[Route, tuple[int, str]] = {
     Route.CANCEL: (403, READ_ONLY),
     Route.RESTART: (403, READ_ONLY),
 }
-# Reports until the file that it is given is gone.
-TRAINING = """
-import os, sys, time, tfcluster
-step = 0
-while os.path.exists(sys.argv[1]):
-    tfcluster.metric("loss", 1 / (1 + step), step)
-    print("step", step, flush=True)
-    step += 1
-    time.sleep(0.1)
-"""
+SEARCH, USE = ((SCRIPTS / name).read_text() for name in ("search_processes.py", "use_page.py"))
 # Shows a variable of its environment in all ways in which a program says something without meaning to publish it.
 LEAKING = """
 import os, tfcluster
 print("TOKEN is", os.environ["TOKEN"], flush=True)
 tfcluster.metric("loss", 0.5, 1)
 raise ValueError(os.environ["TOKEN"])
-"""
-# What a stranger finds of the processes and temporary folders of others.
-SEARCH = """
-import glob, sys
-found = []
-for pattern in ("/proc/[0-9]*/cmdline", "/proc/[0-9]*/environ", "/proc/[0-9]*/task/*/comm", "/tmp/tfcluster-*/*"):
-    for path in glob.glob(pattern):
-        try:
-            found.append(open(path, "rb").read().replace(b"\\0", b" ").decode(errors="replace"))
-        except OSError:
-            pass
-print("\\n".join(found))
-"""
-# Asks for the view with a token, and cancels a run.
-USE = """
-import json, sys, time, urllib.error, urllib.request
-base, token, run = sys.argv[1:]
-def ask(path, data=None):
-    request = urllib.request.Request(base + path, data, {"Authorization": "Bearer " + token})
-    try:
-        with urllib.request.urlopen(request, timeout=60) as response:
-            return response.status, response.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
-while (view := ask("/api/view"))[0] == 503:  # no host has answered yet
-    time.sleep(0.1)
-print(json.dumps([view, ask("/api/cancel", json.dumps({"run": run}).encode()), ask("/api/logs")]))
 """
 
 
@@ -119,7 +83,7 @@ def browser(needs_browser: None, tmp_path_factory: pytest.TempPathFactory) -> It
 def training(demo: Sandbox) -> Iterator[str]:
     """A run that reports until the tests of this module end, none of which can cancel it."""
     flag = demo.spec("", "training")
-    run = demo("run", "--detach", demo.spec(TRAINING, "train.py"), flag).stdout.strip()
+    run = demo("run", "--detach", SCRIPTS / "report_loss.py", flag).stdout.strip()
     wait_for(lambda: demo.json("runs", run)["state"] == "running")
     yield run
     flag.unlink()

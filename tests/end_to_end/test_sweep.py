@@ -9,32 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.clusters import Cluster
-from tests.conftest import Sandbox, lines_of, read_until, wait_for
+from tests.conftest import SCRIPTS, Sandbox, lines_of, read_until, wait_for
 
 SPEC = "jobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
-# Prints what a trial sees, reports a loss, and ends as `--act` says; `meet=N` waits until N trials have begun.
-TRIAL = """
-import json, os, sys, time
-import tfcluster
-options = dict(argument.removeprefix("--").split("=", 1) for argument in sys.argv[1:] if argument != "--")
-seen = {name: value for name, value in os.environ.items() if name.startswith(("TFCLUSTER_", "TF_CONFIG"))}
-print(json.dumps({"args": sys.argv[1:], **seen}), flush=True)
-open(os.path.join(os.environ["TFCLUSTER_OUTPUT"], "model"), "w").write(options.get("lr", ""))
-if "lr" in options:
-    tfcluster.metric("loss", 2 * float(options["lr"]), step=1, series=options.get("series"))
-if "meet" in options:
-    folder, number = options["meet"].rsplit(":", 1)
-    open(os.path.join(folder, os.environ["TFCLUSTER_TRIAL"]), "w").close()
-    while len(os.listdir(folder)) < int(number):
-        time.sleep(0.05)
-act = options.get("act", "0")
-if act == "wait":
-    time.sleep(1000)
-if act == "raise":
-    sys.tracebacklimit = 0
-    raise ValueError("no such data")
-sys.exit(int(act))
-"""
+TRIAL = (SCRIPTS / "trial.py").read_text()
 WAIT = ("trial.py", "--act={0,wait,wait}")
 
 

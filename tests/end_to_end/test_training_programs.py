@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,24 +19,9 @@ from typing import Any
 import pytest
 
 from tests.clusters import Cluster
-from tests.conftest import ROOT, Sandbox, make_sandbox
+from tests.conftest import ROOT, SCRIPTS, Sandbox, make_sandbox
 from tests.hosts import over
 from tests.test_readme import TOUR, commands
-
-# Runs a script in which every member that prints a line with a pattern waits there, at the first attempt.
-GATE = """
-import builtins, os, re, runpy, sys, time
-pattern, sys.argv = sys.argv[1], sys.argv[2:]
-write = print
-def print_and_wait(*values, **options):
-    write(*values, **options)
-    if os.environ["TFCLUSTER_ATTEMPT"] == "0" and re.match(pattern, " ".join(map(str, values))):
-        write("at the gate", flush=True)
-        time.sleep(1000)
-builtins.print = print_and_wait
-write("warm" if "tensorflow" in sys.modules else "cold", flush=True)
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
 
 
 @dataclass(frozen=True)
@@ -66,7 +52,8 @@ class Example:
 #: Servers, which SIGTERM does not end, are killed soon, and a group is started again at once.
 SOON = {"GROUP_STOP_SECONDS": 1, "GROUP_WORKERS_SECONDS": 1, "GROUP_CAUSE_SECONDS": 1, "GROUP_RESTART_SECONDS": 0.1}
 ROLES = (ROOT / "examples" / "roles.yaml").read_text()
-CLUSTER = Cluster(ROLES, warm=True, settings=SOON, files={"gate.py": GATE})
+GATE = SCRIPTS / "gate.py"
+CLUSTER = Cluster(ROLES, warm=True, settings=SOON, files={"gate.py": GATE.read_text()})
 MULTI_WORKER = Example("tour/restart.py", "epoch 5:", 1e-4, "worker")
 EXAMPLES = [
     MULTI_WORKER,
@@ -146,7 +133,7 @@ def test_an_example_over_two_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("TEST_SETTINGS", json.dumps(SOON))
     (shown,) = [command.prints[-1] for command in commands(TOUR.read_text()) if " launch " in command.words]
     with over(tmp_path, "alpha", "beta") as lab:
-        (lab.folder / "gate.py").write_text(GATE)
+        shutil.copy(GATE, lab.folder)
         jobs = "jobs:\n  worker: {tasks: 2, hosts: [alpha, beta]}\n"
         lab("up", lab.spec(lab.text(("alpha", "beta"), jobs), warm=True))
         check_disturbed(lab, MULTI_WORKER, line_of(shown))
