@@ -53,7 +53,7 @@ def test_members_start_warm_and_one_that_trains_alone_has_no_neighbors_of_its_la
 if int(version("keras").partition(".")[0]) >= 3:  # earlier ones have no keras.distribution
 
     def test_keras_finds_all_members_and_the_spec_overrides_what_they_find(sandbox: Sandbox) -> None:
-        spec = sandbox.spec("name: two\njobs: {worker: {tasks: 2, env: {DTENSOR_JOB_NAME: mine}}}\n")
+        spec = sandbox.spec("name: two\njobs: {worker: {tasks: 2, env: {DTENSOR_JOB_NAME: mine}}}\n", warm=True)
         one, other = seen_by(sandbox, "--spec", spec, SCRIPTS / "find_members.py")
         assert (one["job"], other["job"]) == ("mine", "mine")
         addresses = one["given"][0]
