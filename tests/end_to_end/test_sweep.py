@@ -168,38 +168,9 @@ def test_a_file_names_the_trials(cluster: Sandbox) -> None:
     ]
 
 
-def test_a_dry_run_shows_the_trials_and_starts_nothing(cluster: Sandbox) -> None:
-    before = cluster.json("runs")
-    shown = cluster("sweep", "trial.py", "--lr", "{0.1..0.001 log 3}", "--dry-run").stdout
-    assert [line.split() for line in shown.splitlines()] == [
-        ["TRIAL", "lr"],
-        ["0", "0.1"],
-        ["1", "0.01"],
-        ["2", "0.001"],
-    ]
-    (drawn,) = sweep(cluster, "--dry-run", "--random", "3", "--seed", "4", "trial.py", "{1..100}", "{a,b}")
-    assert sweep(cluster, "--dry-run", "--random", "3", "--seed", "4", "trial.py", "{1..100}", "{a,b}") == [drawn]
-    assert [each["trial"] for each in drawn["trials"]] == [0, 1, 2]
-    noted = cluster("sweep", "--dry-run", "--random", "3", "trial.py", "{1..100}")
-    seed = noted.stderr.split()[-1]
-    assert cluster("sweep", "--dry-run", "--random", "3", "--seed", seed, "trial.py", "{1..100}").stdout == noted.stdout
-    assert cluster.json("runs") == before
-
-
-def test_wrong_usage(cluster: Sandbox) -> None:
-    def error(*arguments: str) -> str:
-        return cluster("sweep", *arguments, code=2).stderr
-
-    assert "no argument has a parameter" in error("trial.py", "--lr", "0.1")
-    assert "'{1..}' in '--lr={1..}', character 6: this is not a range" in error("trial.py", "--lr={1..}")
-    assert "--best max: names no metric" in error("--best", "max:", "trial.py", "{1,2}")
-    assert "--best --dry-run names no metric" in error("trial.py", "{1,2}", "--best", "--dry-run")
-    assert "the cluster has no job 'master'\nhint: Choose with --on from: ps, worker." in error(
-        "--on", "master", "trial.py", "{1,2}"
-    )
-    (cluster.folder / "unused.csv").write_text("lr\n1\n2\n")
-    assert "no argument uses a column of unused.csv" in error("--from", "unused.csv", "trial.py", "{1,2}")
-    assert "'--at-a-time' requires an argument" in error("trial.py", "{1,2}", "--at-a-time")
+def test_the_job_of_the_trials_must_exist(cluster: Sandbox) -> None:
+    error = cluster("sweep", "--on", "master", "trial.py", "{1,2}", code=2).stderr
+    assert "the cluster has no job 'master'\nhint: Choose with --on from: ps, worker." in error
 
 
 def test_options_of_the_script_come_after_two_hyphens(cluster: Sandbox) -> None:
