@@ -326,7 +326,8 @@ def test_launches_at_the_same_time_have_clusters_of_their_own(alone: Sandbox) ->
 @pytest.mark.slow
 def test_the_cluster_of_a_command_that_was_killed_ends_by_itself(alone: Sandbox) -> None:
     env = alone.with_settings({"LAUNCH_LEASE_SECONDS": 2})
-    command = alone.start("launch", "--workers", "1", "act.py", env=env)
+    spec = alone.spec("name: launch\njobs: {worker: {tasks: 1}}\n", "launch.yaml")
+    command = alone.start("launch", "--spec", spec, "act.py", env=env)
     read_until(command.stdout, "| doing wait")
     note = "note: a `tfcluster launch` has started launch, and stops it at its end; if that command was killed"
     shown = alone("status")
