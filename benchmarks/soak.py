@@ -1,6 +1,7 @@
 """What the suite does a few times, at length: 300 faults, 100 times up and down, 3000 sequences of the crash model.
 
-The faults and the sequences are others each time. Of the faults it prints how long the cluster took to be whole again.
+The faults and the sequences are others each time. Of the faults it prints how long the cluster took to be whole again,
+with agents that probe servers each half second.
 """
 
 from __future__ import annotations

@@ -268,3 +268,16 @@ def test_a_damaged_entry_of_the_registry_is_an_error_with_its_path(project: Proj
     assert (outcome.code, outcome.stdout) == (1, "")
     assert outcome.stderr.startswith(f"error: {path}: cannot read the hosts of cluster 'far': ")
     assert path.read_text() == text
+
+
+@pytest.mark.parametrize("line", ["status -c far", "up", "down -c far", "down --all --yes", "runs -c far"])
+def test_an_entry_of_the_registry_that_a_later_release_has_written_stays(project: Project, line: str) -> None:
+    project.file("cluster.yaml", "name: far\nhosts: [alpha]\njobs: {worker: {tasks: 1}}\n")
+    path = cluster_registry_path("far")
+    path.parent.mkdir(parents=True)
+    path.write_text('{"format": 99, "tfcluster": "9.9.9"}')
+    outcome = project.run(line)
+    assert (outcome.code, outcome.stdout) == (1, "")
+    assert f"{path} was written by tfcluster 9.9.9" in outcome.stderr
+    assert path.read_text() == '{"format": 99, "tfcluster": "9.9.9"}'
+    assert project.agent.contacted == set()

@@ -177,7 +177,7 @@ def find(sandbox: Sandbox, row: Row, script: int, driver: int) -> int:
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_whoever_is_struck(cluster: Sandbox, row: Row) -> None:
-    before, told = cluster.tasks("pid"), len(events_of(cluster))
+    before, addresses, told = cluster.tasks("pid"), cluster.tasks("address"), len(events_of(cluster))
     run, script, driver = start_script(cluster)
     pid = find(cluster, row, script, driver)
     handle = ProcessHandle.from_pid(pid)
@@ -196,6 +196,7 @@ def test_whoever_is_struck(cluster: Sandbox, row: Row) -> None:
         wait_for(lambda: re.search(row.event.format(pid=pid), "\n".join(events_of(cluster)[told:])))
     after = {task["name"]: task["pid"] for task in cluster.wait_until("running")["tasks"]}
     assert {name for name in before if before[name] != after[name]} == row.again
+    assert cluster.tasks("address") == addresses
     (cluster.folder / "end").touch()
     attached = cluster("attach", run, code=row.code)
     assert re.search(row.run, attached.stdout + attached.stderr), attached

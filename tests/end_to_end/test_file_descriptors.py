@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 from functools import partial
 
 import pytest
@@ -13,8 +14,17 @@ from tests.conftest import COMMAND, Result, Sandbox, wait_for
 SPEC = "name: tough\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
 
 
+def restart(sandbox: Sandbox) -> None:
+    """Kill a server, and wait for the one that replaces it."""
+    dead = sandbox.task("worker:1")["pid"]
+    os.kill(dead, signal.SIGKILL)
+    wait_for(lambda: sandbox.task("worker:1", code=None)["pid"] not in (None, dead))
+    sandbox.wait_until("running")
+
+
 @pytest.mark.slow
-def test_runs_cost_the_agent_no_descriptors_and_are_cancelled_where_their_command_dies(sandbox: Sandbox) -> None:
+def test_runs_and_dead_servers_cost_the_agent_no_descriptors(sandbox: Sandbox) -> None:
+    """A run is cancelled where its command dies."""
     sandbox("up", sandbox.spec(SPEC, warm=True))
     agent = sandbox.agent()
 
@@ -31,6 +41,7 @@ def test_runs_cost_the_agent_no_descriptors_and_are_cancelled_where_their_comman
         run.kill()
         run.communicate()
         wait_for(lambda: sandbox.status()["runs"][-1]["state"] == "cancelled")
+        restart(sandbox)
     wait_for(lambda: descriptors() <= before)  # the end of a command is seen, or a health check over, a moment later
 
 

@@ -325,7 +325,7 @@ def test_launches_at_the_same_time_have_clusters_of_their_own(alone: Sandbox) ->
 
 @pytest.mark.slow
 def test_the_cluster_of_a_command_that_was_killed_ends_by_itself(alone: Sandbox) -> None:
-    env = alone.with_settings({"LAUNCH_LEASE_SECONDS": 2})
+    env = alone.with_settings({"LAUNCH_LEASE_SECONDS": 5})
     spec = alone.spec("name: launch\njobs: {worker: {tasks: 1}}\n", "launch.yaml")
     command = alone.start("launch", "--spec", spec, "act.py", env=env)
     read_until(command.stdout, "| doing wait")
@@ -341,7 +341,7 @@ def test_the_cluster_of_a_command_that_was_killed_ends_by_itself(alone: Sandbox)
     assert (listed["cluster"], listed["state"], listed["tasks"]) == ("launch", "running", 0)
     command.kill()
     wait_for(lambda: not alone.leftovers())
-    assert "no command for 2 s, the cluster's lease" in alone("events", "-c", "launch").stdout
+    assert "no command for 5 s, the cluster's lease" in alone("events", "-c", "launch").stdout
     (run,) = alone.json("runs", "-c", "launch")
     assert run["state"] == "cancelled"
 

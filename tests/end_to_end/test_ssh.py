@@ -140,10 +140,10 @@ def test_a_busy_host_is_waited_for(hosts: HostsSandbox) -> None:
     pid = agent_on(hosts, "beta")
     os.kill(pid, HANG)  # as on a host that has no time for it
     try:
-        soon = hosts.with_settings({"RPC_TIMEOUT_SECONDS": 1.0})  # for agents of this machine
+        soon = hosts.with_settings({"RPC_TIMEOUT_SECONDS": 3.0})  # for agents of this machine
         status, devices = hosts.start("status", env=soon), hosts.start("devices", env=soon)
         named = hosts("status", "--timeout", "1", code=5).stderr
-        time.sleep(2)
+        time.sleep(4)
         assert status.poll() is devices.poll() is None
     finally:
         os.kill(pid, RESUME)

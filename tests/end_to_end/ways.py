@@ -79,7 +79,7 @@ def check_exec(sandbox: Sandbox, cluster: str, host: str) -> None:
 
 
 def check_terminal(sandbox: Sandbox, cluster: str, host: str) -> None:
-    script = 'tty; stty size; read -r line; echo "<$line>"'
+    script = 'tty; stty size; read -r line; echo "<$line>"; exit 7'
     words = (*sandbox.command, "exec", "-c", cluster, "--on", host, "--", "sh", "-c", script)
     with contextlib.closing(sandbox.at_terminal(*words, dimensions=(33, 111))) as terminal:
         terminal.expect("/dev/pts/")
@@ -87,6 +87,8 @@ def check_terminal(sandbox: Sandbox, cluster: str, host: str) -> None:
         terminal.sendline("typed")
         terminal.expect("<typed>")
         terminal.expect(pexpect.EOF)
+        terminal.close()
+        assert terminal.exitstatus == 7
 
 
 def check_forwarded_port(sandbox: Sandbox, cluster: str, host: str) -> None:

@@ -7,6 +7,7 @@ tests/end_to_end/test_top.py.
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -101,6 +102,14 @@ async def test_the_screen_is_arranged_again_for_another_size(opened: Top) -> Non
     await opened.check("top-narrow.txt")
     await opened.pilot.resize_terminal(100, 40)
     await opened.check("top.txt")
+
+
+@sized(60, 24)
+async def test_the_name_of_a_task_is_shortened_and_its_index_is_not(opened: Top) -> None:
+    await opened.press("end", shows=" r  tfcluster restart evaluator:0 -c cast")
+    await opened.wait_until(
+        lambda text: re.search(r"^preprocessing_of_la\w*…:0  +\S+ .*iB$", text, re.MULTILINE) is not None
+    )
 
 
 async def test_the_help(opened: Top) -> None:

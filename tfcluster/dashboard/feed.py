@@ -59,7 +59,7 @@ class Feed:
         self._live.start()
 
     def close(self) -> None:
-        """Stop to follow the cluster."""
+        """Stop following the cluster."""
         self._live.close()
 
     def wait(self, tag: str, timeout: float) -> Body | None:

@@ -124,7 +124,11 @@ def task_content(view: LiveView, order: str, pattern: str, width: int) -> Conten
     rows = {task.short: [cells[task.short][column] for column in columns] for task in tasks}
     styles = ["dim" if task.host in away else "" for task in tasks]
     content = _content(columns, rows, styles, right=_NUMBERS)
-    return content if sum(content.widths) <= width else _fit_column(content, 0, width, gap=GAP)
+    if (missing := sum(content.widths) - width) > 0:
+        longest = content.widths[0] - GAP - missing
+        rows = {short: [_shorten(short, longest), *row[1:]] for short, row in rows.items()}
+        content = _content(columns, rows, styles, right=_NUMBERS)
+    return content
 
 
 def run_content(view: LiveView, pattern: str, width: int) -> Content:
@@ -140,16 +144,16 @@ def run_content(view: LiveView, pattern: str, width: int) -> Content:
     columns = fit_columns(list(_RUN_COLUMNS), shortened, ["PROGRAM"], width + GAP)
     rows = {name: [row[column] for column in columns] for name, row in cells.items()}
     content = _content(columns, rows, [""] * len(rows), right=("TIME",))
-    return _fit_column(content, len(columns) - 1, width, gap=0)
+    last = max(GAP + len(columns[-1]), width - sum(content.widths[:-1]))
+    for cells_of_run in content.rows.values():
+        cells_of_run[-1].truncate(last, overflow="ellipsis")
+    return replace(content, widths=(*content.widths[:-1], last))
 
 
-def _fit_column(content: Content, at: int, width: int, gap: int) -> Content:
-    """Return a table with a column that has what the others leave of the width, and ends with a gap."""
-    widths = list(content.widths)
-    widths[at] = max(GAP + len(content.columns[at]), width - sum(widths) + widths[at])
-    for cells in content.rows.values():
-        cells[at].truncate(widths[at] - gap, overflow="ellipsis")
-    return replace(content, widths=tuple(widths))
+def _shorten(task: str, width: int) -> str:
+    """Shorten the name of a task in its job, not in its index: `long-n…:12`."""
+    job, _, index = task.rpartition(":")
+    return task if len(task) <= width else f"{job[: max(width - len(index) - 2, 1)]}…:{index}"
 
 
 def _describe_time(run: LiveRun) -> str:
