@@ -173,7 +173,7 @@ def replaced_in(path: Path) -> Iterator[str]:
 
 
 def test_tests_replace_no_function_of_ours() -> None:
-    """A command has played agents before it (tests/fake_agent.py), and what runs in an agent has real processes."""
+    """With `setattr`: a command has played agents before it, and what runs in an agent has real processes."""
     tests = ROOT / "tests"
     paths = [path for path in tests.rglob("*.py") if not str(path.relative_to(tests)).startswith(REPLACING)]
     assert {str(path): found for path in paths if (found := [*replaced_in(path)])} == {}

@@ -376,7 +376,18 @@ def changes(workers: int, cpus: int) -> Step:
     return "change", {"wanted": topology(workers, cpus, "on-failure"), "is_full": False}
 
 
-@pytest.mark.parametrize("writes", range(26))
+#: How often an agent writes when it changes the cluster of `begins(2)` to that of `changes(3, 2)`.
+WRITES = 26
+
+
+def test_a_change_has_no_more_writes_than_are_looked_at() -> None:
+    kill = ("kill_agent_at_a_later_write", {"steps": WRITES})
+    with after(begins(2), kill, changes(3, 2), ("pass_time", {"seconds": 40.0})) as model:
+        assert model.acknowledged is not None
+        assert len(model.acknowledged.tasks) == len(topology(3, 2, "on-failure").tasks)
+
+
+@pytest.mark.parametrize("writes", range(WRITES))
 def test_an_agent_killed_after_each_write_of_a_change(writes: int) -> None:
     """The change has not begun, or the next agent completes it."""
     kill = ("kill_agent_at_a_later_write", {"steps": writes})

@@ -269,7 +269,7 @@ session["list_devices"]()
 """
 
 
-async def test_what_a_host_sees_of_its_members_is_written_down_of_those_that_start_later_too(tmp_path: Path) -> None:
+async def test_a_host_writes_down_what_it_sees_of_members_that_start_later_too(tmp_path: Path) -> None:
     monitor, _ = monitor_of_a_run(tmp_path, StackReader(), members=2)
     script = tmp_path / "member.py"
     script.write_text(WAITS_IN_A_SESSION)

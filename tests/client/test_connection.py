@@ -63,8 +63,9 @@ def test_the_plot_of_a_run_is_drawn(project: Project, connection: ClusterConnect
     assert picture.read_text().rstrip().endswith("</svg>")
 
 
-def test_only_what_needs_tensorflow_imports_it(connection: ClusterConnection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_needs_tensorflow_imports_it(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow", None)
+    connection: ClusterConnection = request.getfixturevalue("connection")
     assert repr(connection) == f"<tfcluster demo at {connection.target}>"
     assert connection.target == "grpc://localhost:2223"
     with pytest.raises(ClusterError, match="this requires TensorFlow") as caught:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
 
 import pytest
 
 from tests.project import Outcome, Project
+from tfcluster import settings
 from tfcluster.core.states import TaskState
-from tfcluster.paths import cluster_registry_path
+from tfcluster.paths import LOCAL_HOST, cluster_registry_path
+from tfcluster.protocol.api import Reply
+from tfcluster.protocol.api.cluster import StatusReply, StatusRequest
 
 LOST = "cannot be reached: no route to host"
 SPECS = {
@@ -80,6 +85,21 @@ def test_each_cluster_has_a_row_with_its_state_or_why_there_is_none(project: Pro
     assert [each["spec"] for each in rows] == [str(project.folder / f"{each['cluster']}.yaml") for each in rows]
     assert (broken["cluster"], broken["state"], broken["hosts"]) == ("broken", "unreachable", [])
     assert str(cluster_registry_path("broken")) in broken["error"]
+
+
+def test_a_lost_host_is_named_in_its_row_alone(project: Project) -> None:
+    with_clusters(project, "well", "partly")
+    project.patch.setattr(settings, "HOST_ERROR_DELAY_SECONDS", 0.0)
+
+    def answer_late(request: StatusRequest, host: str) -> Iterator[object]:
+        time.sleep(0.3 if host == "beta" else 0.0)
+        cluster = "well" if host == LOCAL_HOST else "partly"
+        yield Reply(StatusReply(project.agent.status(cluster, host), 1))
+
+    project.agent.answer(StatusRequest, answer_late)
+    shown = project.run("ls")
+    assert (shown.code, shown.stderr) == (0, "")
+    assert f"host 'gamma' {LOST}" in " ".join(shown.stdout.split())
 
 
 def test_the_status_of_one_cluster_says_when_it_was_started(project: Project) -> None:

@@ -110,7 +110,10 @@ def choices_of(line: str) -> Iterator[str]:
 
 
 def test_the_devices_of_a_run() -> None:
-    """Those named: else the GPUs, else the CPUs, of all tasks but a ps, which stands in for no worker that is down."""
+    """Those named, or else the GPUs, or else the CPUs, of all tasks but a ps.
+
+    A ps stands in for no worker that is down.
+    """
     lines: list[str] = []
     for line in CHOICES.strip().splitlines():
         found = [*choices_of(line)] if line else []

@@ -27,9 +27,14 @@ from tfcluster.protocol.serialization import decode, to_json
 PLANS = sorted(Path(__file__).with_name("plans").glob("*.yaml"))
 
 
+#: What can have happened.
+HAPPENED = {"x-died", "x-states", "x-runs", "x-seen-by", "x-scale", "x-file"}
+
+
 def state_before(told: dict[str, Any], observed: ObservedState) -> ObservedState:
     """Return a cluster after what has happened to it: tasks were restarted, are in other states, or run programs."""
     topology, died = observed.topology, told.get("x-died", ())
+    assert {*died, *told.get("x-states", ())} <= {task.short for task in topology.tasks}
     generations = {
         task.name: topology.generation if task.short in died else observed.generations.get(task.name, 0)
         for task in topology.tasks
@@ -57,6 +62,7 @@ def plans_of(specs: list[str]) -> Iterator[list[str]]:
     observed: ObservedState | None = None
     for text in specs:
         told = yaml.safe_load(text)
+        assert {key for key in told if key.startswith("x-")} <= HAPPENED
         file = told.get("x-file", "cluster.yaml")
         if observed is None:
             desired = with_ports(topology_of(text, file))
@@ -67,6 +73,10 @@ def plans_of(specs: list[str]) -> Iterator[list[str]]:
             observed, operations = apply_plan(desired, observed)
             assert "x-states" in told or apply_plan(desired, observed)[1] == (), "there is nothing left to do"
         yield [*map(str, operations), *kept_in(observed.topology), summary(operations) or "nothing to do"]
+
+
+def test_each_file_is_a_plan() -> None:
+    assert {path.suffix for path in PLANS[0].parent.iterdir()} == {".yaml"}
 
 
 @pytest.mark.parametrize("file", PLANS, ids=lambda file: file.stem)
@@ -175,7 +185,7 @@ def test_the_revision_changes_with_the_topology_and_the_servers_but_not_with_run
     assert observed.revision not in {each.revision for each in other}
 
 
-def test_an_operation_as_json_says_what_is_lost_and_that_is_named_once() -> None:
+def test_an_operation_as_json_says_what_is_lost_and_each_loss_is_listed_once() -> None:
     runs = {"pi-1": ["/job:ps/task:0", "/job:worker/task:0"]}
     observed = observed_state(with_ports(topology_of("jobs: {ps: {tasks: 1}, worker: {tasks: 1}}")), runs=runs)
     desired = topology_of("jobs: {ps: {tasks: 1, cpus: 2, max: 2}, worker: {tasks: 1, cpus: 2}}")

@@ -28,6 +28,12 @@ def places(topology: ClusterTopology) -> dict[str, int | None]:
     return {task.short: task.port for task in topology.reserved}
 
 
+def test_programs_do_not_know_addresses_that_max_reserves() -> None:
+    topology = up(workers(2, 4)).topology
+    assert topology.addresses() == {"ps": ["localhost:2222"], "worker": ["localhost:2223", "localhost:2224"]}
+    assert len(topology.known_addresses()["worker"]) == 4
+
+
 def test_allocated_gpus_stay_allocated_but_not_on_another_host() -> None:
     observed = up("jobs: {worker: {tasks: 2, gpus: 1}}")
     one = merge_with_observed(topology_of("jobs: {worker: {tasks: 3, gpus: 1}}"), observed)

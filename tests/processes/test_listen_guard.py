@@ -44,13 +44,13 @@ SCENES: list[tuple[tuple[str, ...], Any]] = [
     ),
     (("interrupted_guard",), 1),
     (("without_guard",), "ENOSYS"),
-    (("other_numbers",), 31),
+    (("foreign_numbers",), 31),
     # Without any privilege: in a container of Docker and on older kernels.
     *((("refused", each), ["lo", [-1, -1]]) for each in ("pidfd_getfd", "no_pidfd_getfd", "no_pidfd_open")),
-    (("swapped",), [False, True, "lo"]),
-    (("undone",), [["EPERM"] * 3, "lo", "ENOSYS"]),
+    (("swapped_descriptor",), [False, True, "lo"]),
+    (("cannot_be_undone",), [["EPERM"] * 3, "lo", "ENOSYS"]),
     (("backlog",), 4),
-    (("outside",), [True, "", ""]),
+    (("may_listen_outside",), [True, "", ""]),
     (("support", "unrestricted"), ["isolated", True, ""]),
     (
         ("support", "forbidden"),

@@ -174,7 +174,7 @@ def without_guard() -> Any:
     return error_of(listening)
 
 
-def other_numbers() -> Any:
+def foreign_numbers() -> Any:
     """As x32 and 32-bit programs call the kernel, whose listen() the trap would not see."""
     isolate()
     if platform.machine() != "x86_64":
@@ -230,7 +230,7 @@ def support_of_programs(refusal: str, scope: str, uid: str) -> Any:
     return [*found, descriptors() == before]
 
 
-def swapped() -> Any:
+def swapped_descriptor() -> Any:
     """What another thread of a program could do between the restriction of its socket and listen()."""
     other, listener = bound(), bound()
     kept = listener.dup()
@@ -246,7 +246,8 @@ def swapped() -> Any:
     return [listens(other), listens(kept), device_of(kept)]
 
 
-def undone() -> Any:
+def cannot_be_undone() -> Any:
+    """Neither by options of the socket, nor does io_uring, which no filter of system calls sees, listen."""
     isolate()
     listener = listening()
     options = ((socket.SO_BINDTODEVICE, b""), (socket.SO_BINDTODEVICE, b"eth0"), (62, 0))
@@ -271,7 +272,7 @@ def backlog() -> Any:
         return len(clients) - 1
 
 
-def outside() -> Any:
+def may_listen_outside() -> Any:
     """What docs/network.md says of a script that wants to get around the trap: its own process from before it."""
     inside, outside = socket.socketpair(socket.AF_UNIX)
     if os.fork() == 0:
@@ -290,7 +291,17 @@ def outside() -> Any:
 
 SCENES = (
     *(two_families, errors_of_the_kernel, thread_fork_and_exec, refused_by_the_kernel, interrupted_guard),
-    *(without_guard, other_numbers, support, refused, support_of_programs, swapped, undone, backlog, outside),
+    *(
+        without_guard,
+        foreign_numbers,
+        support,
+        refused,
+        support_of_programs,
+        swapped_descriptor,
+        cannot_be_undone,
+        backlog,
+        may_listen_outside,
+    ),
 )
 (scene,) = (scene for scene in SCENES if scene.__name__ == sys.argv[1])
 print(json.dumps([scene(*sys.argv[2:]), reasons]))
