@@ -242,6 +242,10 @@ class Sandbox:
         """Run the command with JSON output and return its last line."""
         return json.loads(self(*arguments, "-o", "json", **options).stdout.splitlines()[-1])
 
+    def last_run(self) -> Any:
+        """Return the record of the latest run; those of other tests may have failed in any way."""
+        return self.json("runs", "-n", "1")[0]
+
     def at_terminal(self, *words: str | Path, env: Mapping[str, str] | None = None, **options: Any) -> Any:
         """Start any command at a terminal of 40 lines and 100 columns, with options of `pexpect.spawn`."""
         environment = {**self.environment, "TERM": "xterm-256color", **(env or {})}

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import SCRIPTS
 from tfcluster.agent.state.state_dir import StateDir
 from tfcluster.errors import ClusterError
 
@@ -222,22 +223,7 @@ def test_cleanup_keeps_only_logs_and_runs(folder: StateDir) -> None:
     ]
 
 
-# Four agents make fifty state folders at the same moments, and print what went wrong.
-_MAKERS = """
-import multiprocessing, os, sys
-from pathlib import Path
-from tfcluster.agent.state.state_dir import StateDir
-barrier = multiprocessing.get_context("fork").Barrier(4)
-for _ in range(3):
-    if not os.fork():
-        break
-for number in range(50):
-    barrier.wait(60)
-    try:
-        StateDir(Path(sys.argv[1]) / str(number)).make()
-    except Exception as error:
-        print(error, flush=True)
-"""
+_MAKERS = (SCRIPTS / "make_state_folders.py").read_text()
 
 
 def test_agents_that_start_at_once_make_it_together(tmp_path: Path) -> None:

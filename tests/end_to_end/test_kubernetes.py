@@ -97,18 +97,7 @@ def test_more_or_fewer_pods_change_the_stateful_set_in_place(pods: Pods) -> None
 
 
 #: A program that has two seconds of work after SIGTERM.
-SAVE = """\
-import os, signal, sys, time
-
-def save(*_):
-    time.sleep(2)
-    print("saved", flush=True)
-    sys.exit(3)
-
-signal.signal(signal.SIGTERM, save)
-print("started", flush=True)
-time.sleep(600)
-"""
+SAVE = (SCRIPTS / "saves_when_told.py").read_text()
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import signal
 
 import pytest
 
-from tests.conftest import ROOT, Sandbox, lines_of, wait_for
+from tests.conftest import ROOT, SCRIPTS, Sandbox, lines_of, wait_for
 from tfcluster import settings
 
 #: In which the table of runs fits, however long a run waited.
@@ -39,18 +39,7 @@ def test_a_script_reports_metrics(demo: Sandbox) -> None:
 
 
 # Reports, and then ends as its argument says. Of what it reports after the first points, only some is sent at once.
-ENDS = """
-import os, signal, sys, time
-import tfcluster
-for step in range(400):
-    tfcluster.metric("loss", 1 / (step + 1), step)
-if sys.argv[1] == "wait":
-    print("waits", flush=True)
-    time.sleep(1000)
-if sys.argv[1] == "kill":
-    os.kill(os.getpid(), signal.SIGKILL)
-sys.exit(int(sys.argv[1]))
-"""
+ENDS = (SCRIPTS / "records_and_ends.py").read_text()
 
 
 # What is in a result of a process that could send nothing more.
@@ -75,7 +64,7 @@ def test_a_script_that_is_interrupted_or_cancelled_has_its_latest_metrics_too(de
     assert command.stdout.readline() == "waits\n"
     command.send_signal(signal.SIGINT)
     assert command.wait() == 130
-    result = demo.json("runs")[-1]["result"]
+    result = demo.last_run()["result"]
     assert result["exit_code"] == 130
     assert result["metrics"]["loss"] in KEPT
     run = demo("run", "--detach", "ends.py", "wait").stdout.strip()

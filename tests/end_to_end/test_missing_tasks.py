@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from tests.clusters import Cluster
-from tests.conftest import Sandbox, wait_for
+from tests.conftest import SCRIPTS, Sandbox, wait_for
 
 SPEC = "name: partial\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\nrestart: {policy: never}\n"
 DEAD = "worker:1 died (SIGKILL) and has failed"
@@ -108,17 +108,7 @@ def test_a_task_that_dies_while_a_run_is_submitted_is_named(sandbox: Sandbox) ->
     assert f"note: {DEAD}\n" in result.stderr
 
 
-SHARDS = """
-import time
-import tensorflow as tf
-from tfcluster import map_reduce
-
-def busy(shard):
-    values = tf.random.stateless_uniform([1_000_000], seed=tf.stack([shard, 1]))
-    return tf.reduce_sum(tf.sort(values)[:1])
-
-print(map_reduce(busy, 100))
-"""
+SHARDS = (SCRIPTS / "sorts_shards.py").read_text()
 
 
 @pytest.mark.slow

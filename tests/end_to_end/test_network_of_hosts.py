@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.clusters import Hosts
-from tests.conftest import ROOT, running
+from tests.conftest import ROOT, SCRIPTS, running
 from tests.namespaces import Machine, Network
 from tfcluster.core.hosts import Host
 from tfcluster.core.topology import ClusterTopology, RestartPolicy, Task
@@ -22,31 +22,9 @@ from tfcluster.protocol.serialization import to_json
 
 PORT = 4000
 
-_SERVE = """
-import json, socket, sys
-from pathlib import Path
-from tfcluster.tf_install import find_tensorflow_library
-from tfcluster.core.topology import ClusterTopology
-from tfcluster.processes.servers.c_api import TensorFlow
-from tfcluster.protocol.serialization import decode
-from tfcluster.processes.servers.tf_server import serve
-topology = decode(ClusterTopology, json.loads(sys.argv[1]))
-agent = socket.socket(fileno=int(sys.argv[3]))
-log = Path(sys.argv[2])
-serve(TensorFlow(find_tensorflow_library()), topology, topology.tasks[0], log, agent, [log.parent])
-"""
+_SERVE = (SCRIPTS / "serve_task.py").read_text()
 
-_ASK = """
-import sys
-import grpc
-channel = grpc.insecure_channel(sys.argv[1])
-ask = channel.unary_unary("/tensorflow.WorkerService/GetStatus")
-try:
-    answer = ask(b"", timeout=float(sys.argv[2]), wait_for_ready=True)
-    print("device:CPU:0" if b"device:CPU:0" in answer else answer)
-except grpc.RpcError as error:
-    print(error.code().name)
-"""
+_ASK = (SCRIPTS / "ask_server.py").read_text()
 
 
 HOSTS = Hosts(strangers=("alpha", "beta", "stranger"), has_sshd=False)

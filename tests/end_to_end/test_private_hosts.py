@@ -18,7 +18,7 @@ import pytest
 
 from tests.accounts import account
 from tests.clusters import Cluster
-from tests.conftest import Sandbox, wait_for
+from tests.conftest import SCRIPTS, Sandbox, wait_for
 from tests.end_to_end.test_private_network import intrude, targets_of
 from tfcluster.os.process_handle import ProcessHandle
 
@@ -33,25 +33,7 @@ jobs:
   worker: {tasks: 2, hosts: [alpha, beta]}
 """
 # The first member of a group listens at its address, and the other ones connect to it.
-_MEMBER = """
-import json, os, socket
-config = json.loads(os.environ["TF_CONFIG"])
-host, port = config["cluster"]["worker"][0].split(":")
-if config["task"]["index"] == 0:
-    connection, _ = socket.create_server((host, int(port))).accept()
-    heard = connection.recv(5)
-    connection.sendall(b"hello")
-else:
-    heard = b""
-    while not heard:
-        try:
-            connection = socket.create_connection((host, int(port)))
-            connection.sendall(b"hello")
-            heard = connection.recv(5)
-        except OSError:
-            pass
-print("heard", heard.decode())
-"""
+_MEMBER = (SCRIPTS / "says_hello.py").read_text()
 
 
 CLUSTER = Cluster(

@@ -41,7 +41,7 @@ def test_a_script_is_run_again_and_what_has_changed_is_said(demo: Sandbox, tmp_p
 
     again = demo("rerun", "base.1", code=3)
     assert (again.stdout, again.stderr) == ("['--name', 'x y'] below\n", "")
-    latest = demo.json("runs", "-n", "1")[0]
+    latest = demo.last_run()
     assert {**latest, "timeout": 70.0}["parameters"] == record["parameters"]
     assert (latest["program"], latest["timeout"], latest["origin"]) == ("script", 70.0, origin)
     assert latest["run"].startswith("base.1-"), "it keeps its name"
@@ -58,7 +58,7 @@ def test_a_script_is_run_again_and_what_has_changed_is_said(demo: Sandbox, tmp_p
         f"train.py has changed since {record['run']}",
         f"{record['run']} ran at commit {commit[:10]}; now it is commit {later[:10]}",
     ]
-    assert demo.json("runs", "-n", "1")[0]["run"].startswith("base.2-")
+    assert demo.last_run()["run"].startswith("base.2-")
     script.unlink()
     gone = demo("rerun", record["run"], code=2).stderr
     assert f"train.py: the script of {record['run']} no longer exists" in gone

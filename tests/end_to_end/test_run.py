@@ -41,7 +41,7 @@ def test_a_program_is_that_of_the_cluster_and_its_options_those_of_the_command(d
     run = demo.execute(installed, "run", "pi", "--seed", "7", "-o", "json", cwd=tmp_path, env=env)
     result = lines_of(run.stdout)[-1]
     assert (result["result"]["samples"], result["result"]["seed"]) == (4321, 7)
-    (record,) = [each for each in demo.json("runs") if each["run"] == result["run"]]
+    record = demo.json("runs", result["run"])
     assert (record["program"], record["parameters"]) == ("pi", {"samples": 4321, "seed": 7})
 
 

@@ -135,7 +135,7 @@ def test_two_runs_at_once_share_no_variable_and_leave_none(demo: Sandbox) -> Non
         assert output_of(demo, "variables.py", "look", run) == ["[True, True]"]
     assert output_of(demo, "variables.py", "make", "of-nobody") == ["[True, True]"]
     assert output_of(demo, "variables.py", "make", "") == ["[True, True]"]
-    finished = demo.json("runs", "-n", "1")[0]["run"]
+    finished = demo.last_run()["run"]
     os.kill(driver_of(demo, one), signal.SIGKILL)
     reaches(demo, one, "failed")
     assert f"the driver of {one} died (SIGKILL); its last output:" in record(demo, one)["error"]["message"]

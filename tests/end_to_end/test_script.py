@@ -19,7 +19,7 @@ def test_the_output_and_exit_code_of_a_script(demo: Sandbox) -> None:
     assert (result["program"], result["state"], result["result"]) == ("script", "succeeded", {"exit_code": 0})
     failed = demo("run", "exits.py", "3", code=3)
     assert (failed.stdout, failed.stderr) == ("out\n", "err\n"), "as with python, which adds nothing either"
-    last = demo.json("runs", "-n", "1")[0]
+    last = demo.last_run()
     assert (last["state"], last["result"]) == ("failed", {"exit_code": 3})
     assert last["error"]["message"] == "exits.py ended with exit code 3"
     attached = demo("attach", last["run"], code=3)
@@ -54,7 +54,7 @@ def test_a_script_from_a_descriptor_is_run_as_a_copy(demo: Sandbox, line: str) -
     demo.spec("import os, sys\nprint(os.path.exists(__file__), sys.argv[1:])\n", "args.py")
     result = demo.execute("bash", "-c", f"{shlex.join(COMMAND)} {line}")
     assert (result.stdout.rpartition(" | ")[2], result.stderr, result.returncode) == ("True ['a']\n", "", 0)
-    assert "cannot be read again" in demo("rerun", demo.json("runs")[-1]["run"], code=2).stderr
+    assert "cannot be read again" in demo("rerun", demo.last_run()["run"], code=2).stderr
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_a_very_long_exception_message_is_truncated(demo: Sandbox) -> None:
     result = demo.execute(*COMMAND, "run", "long.py")
     assert result.returncode == 1
     assert len(result.stderr) > 20_000_000
-    error = demo.json("runs")[-1]["error"]["message"]
+    error = demo.last_run()["error"]["message"]
     assert error.startswith("long.py failed: ValueError: xxx")
     assert len(error) < 3000
     assert (demo.folder / "left.txt").read_text() == "x"
@@ -90,7 +90,7 @@ def test_what_a_script_executes_or_forks_does_not_count_as_the_clusters(demo: Sa
     demo.spec(f"{daemon}print('ended', flush=True)\n", "daemon.py")
     before = set(demo.processes())
     demo("run", "daemon.py")
-    run = demo.json("runs", "-n", "1")[0]["run"]
+    run = demo.last_run()["run"]
     [pid] = [pid for pid, title in demo.processes().items() if run in title and pid not in before]
     try:
         assert pid not in {process.pid for process, mark in processes_with_marks() if mark != NO_MARK}
@@ -131,7 +131,7 @@ def test_a_script_that_writes_to_a_descriptor_that_it_has_not_opened(demo: Sandb
     """It is the socket of its driver, which ignores that."""
     result = demo("run", demo.spec(GARBAGE, "garbage.py"), code=5)
     assert result.stdout.count("written") == 1
-    assert demo.json("runs")[-1]["result"]["exit_code"] == 5
+    assert demo.last_run()["result"]["exit_code"] == 5
 
 
 def test_sigterm_leaves_a_script_its_own_exit_code(demo: Sandbox) -> None:
@@ -141,7 +141,7 @@ def test_sigterm_leaves_a_script_its_own_exit_code(demo: Sandbox) -> None:
     command.terminate()
     _, error = command.communicate(timeout=60)
     assert (command.returncode, error) == (7, "")
-    last = demo.json("runs")[-1]
+    last = demo.last_run()
     assert (last["state"], last["result"]) == ("cancelled", {"exit_code": 7})
 
 

@@ -81,7 +81,7 @@ def test_a_script_runs_as_python_runs_it(demo: Sandbox, tmp_path: Path, line: st
     assert ours.returncode == (python.returncode if python.returncode >= 0 else 128 - python.returncode)
     assert files == expected_files
     if error:
-        assert demo.json("runs")[-1]["error"]["message"] == error
+        assert demo.last_run()["error"]["message"] == error
 
 
 def test_a_module_that_makes_a_script_start_cold_is_noted(demo: Sandbox, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_variable_that_other_code_sets_too_late_is_noted_once(demo: Sandbox, t
     note = "note: HDF5_USE_FILE_LOCKING was set when TensorFlow was already imported, so it might have no effect: "
     assert warm.stderr.startswith(f"{note}with `tfcluster run script --cold`, ")
     assert warm.stderr.count("note: HDF5") == 1
-    run = demo.json("runs", "-n", "1")[0]["run"]
+    run = demo.last_run()["run"]
     assert note in demo("logs", run).stdout
     cold = demo("run", "script", "--cold", "script.py", cwd=tmp_path, code=3)
     assert (cold.stdout, cold.stderr) == ("False\nnot locked\n", "")
@@ -131,7 +131,7 @@ def test_a_module_is_shown_by_its_name_and_a_missing_one_by_where_it_was_searche
     assert "-m part --epochs 3" in demo("runs", "-n", "1").stdout
     missing = demo("run", "script", "-m", "parts", cwd=tmp_path, code=1).stderr
     assert ": No module named parts\nhint: It must be in " + str(tmp_path) in missing
-    assert demo.json("runs")[-1]["error"]["message"] == "parts failed: No module named parts"
+    assert demo.last_run()["error"]["message"] == "parts failed: No module named parts"
 
 
 def test_a_script_does_not_take_more_of_the_standard_input_than_it_reads(demo: Sandbox, tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_ctrl_c_is_the_scripts(demo: Sandbox, arguments: tuple[str, ...]) -> Non
     out, err = command.communicate(timeout=60)
     assert out == "saved\n"
     assert command.returncode == int(arguments[0] if arguments else 130)
-    last = demo.json("runs")[-1]
+    last = demo.last_run()
     if arguments:
         assert err == ""
         assert last["state"] == "failed"
@@ -187,7 +187,7 @@ def test_a_script_that_goes_on_after_ctrl_c_is_ended_by_several_in_a_row(
         assert command.stdout.readline() == "got SIGINT\n"
         command.terminate()
     assert command.wait(60) == (143 if goes_on else 130)
-    assert demo.json("runs")[-1]["state"] == "cancelled"
+    assert demo.last_run()["state"] == "cancelled"
 
 
 INSIDE = SCRIPTS / "inside_tensorflow.py"
@@ -211,7 +211,7 @@ def test_a_program_that_hangs_inside_tensorflow_is_ended_by_the_second_ctrl_c(
     _, err = command.communicate(timeout=60)
     assert NOTE not in err, "it is shown once, also for several members"
     assert command.returncode == 130
-    assert demo.json("runs")[-1]["state"] == "cancelled"
+    assert demo.last_run()["state"] == "cancelled"
 
 
 @pytest.mark.slow
@@ -223,7 +223,7 @@ def test_a_second_ctrl_c_before_it_is_known_that_the_program_hangs_ends_it(demo:
     command.send_signal(signal.SIGINT)
     command.communicate(timeout=60)
     assert command.returncode == 130
-    assert demo.json("runs")[-1]["state"] == "cancelled"
+    assert demo.last_run()["state"] == "cancelled"
 
 
 @pytest.mark.slow
@@ -277,4 +277,4 @@ def test_secrets_of_the_environment_are_in_no_file(demo: Sandbox) -> None:
     assert demo("run", script, env={"TOKEN": "s3cr3t-9f"}).stdout == "9\n"
     found = [path for path in demo.folder.rglob("*") if path.is_file() and b"s3cr3t-9f" in path.read_bytes()]
     assert found == []
-    assert "s3cr3t" not in demo("runs", "-o", "json").stdout
+    assert "s3cr3t" not in json.dumps(demo.last_run())

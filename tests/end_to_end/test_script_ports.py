@@ -74,7 +74,7 @@ def test_the_driver_is_the_parent_of_daemons_and_restricts_their_ports(demo: San
     """Where Yama restricts ptrace, only an ancestor can duplicate a socket: the orphan of a script needs one."""
     command = demo.start("run", SCRIPTS / "leaves_daemon.py", stderr=subprocess.STDOUT)
     daemon, parent, device = json.loads(read_until(command.stdout, "DAEMON")[-1].removeprefix("DAEMON"))
-    run = demo.json("runs", "-n", "1")[0]["run"]
+    run = demo.last_run()["run"]
     assert demo.processes()[parent] == f"tfcluster: demo {run}"
     assert device == "lo"
     wait_for(lambda: not Path(f"/proc/{daemon}").exists())  # the driver reaps it while the script goes on

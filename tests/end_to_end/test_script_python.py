@@ -55,7 +55,7 @@ def test_a_script_runs_with_the_python_of_the_active_environment(
         f"note: the script runs with the Python of the active environment, {folder}/bin/python, in a fresh "
         f"interpreter, which takes about two seconds more; `--python {sys.executable}` chooses the cluster's\n"
     )
-    assert demo.json("runs")[-1]["result"]["metrics"] == {"loss": 0.5}
+    assert demo.last_run()["result"]["metrics"] == {"loss": 0.5}
     conda = {"CONDA_PREFIX": str(folder), "CONDA_DEFAULT_ENV": "train"}
     assert demo("run", "-m", "show", env=conda, cwd=script.parent).stdout == f"{folder} fresh\n"
     piped = demo.execute(*demo.command, "run", "script", "-", input=SHOW, env={"VIRTUAL_ENV": str(folder)})

@@ -123,7 +123,7 @@ def test_a_script_that_is_stopped_is_cancelled_with_its_command(demo: Sandbox, s
     shell.expect_exact("Stopped")
     shell.sendline("kill %1")
     shell.expect_exact(" was cancelled after ")
-    assert demo.json("runs")[-1]["state"] == "cancelled"
+    assert demo.last_run()["state"] == "cancelled"
 
 
 def test_a_terminal_of_another_session_is_read_like_a_pipe(demo: Sandbox) -> None:

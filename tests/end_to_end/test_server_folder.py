@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import COMMAND, Sandbox, wait_for
+from tests.conftest import COMMAND, SCRIPTS, Sandbox, wait_for
 
 SPEC = "name: here\njobs: {{worker: {{tasks: 1}}}}\nnetwork: {network}\n"
 
@@ -49,17 +49,7 @@ def test_servers_run_in_the_folder_of_the_spec(sandbox: Sandbox, project: Path) 
     assert not state.exists(), "it is empty"
 
 
-CHECKPOINT = """
-import tensorflow as tf
-strategy = tf.distribute.ParameterServerStrategy(tf.distribute.cluster_resolver.TFConfigClusterResolver())
-with strategy.scope():
-    weight = tf.Variable(tf.zeros([4]))
-coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-rows = iter(coordinator.create_per_worker_dataset(lambda: tf.data.TextLineDataset("data.txt").repeat()))
-print("read", coordinator.fetch(coordinator.schedule(tf.function(lambda rows: next(rows)), args=(rows,))))
-manager = tf.train.CheckpointManager(tf.train.Checkpoint(weight=weight), "ckpt", 3)
-print("saved", manager.save())
-"""
+CHECKPOINT = (SCRIPTS / "saves_checkpoint.py").read_text()
 
 
 @pytest.mark.slow

@@ -61,17 +61,7 @@ def test_what_tasks_and_scripts_listen_on_is_for_the_clusters_hosts_alone(hosts:
     command.communicate(timeout=60)
 
 
-_DIAL = """
-import socket, sys
-from concurrent.futures import ThreadPoolExecutor
-def dial(port):
-    try:
-        socket.create_connection((sys.argv[1], int(port)), 2).close()
-        return "connected"
-    except OSError as error:
-        return type(error).__name__
-print(*ThreadPoolExecutor().map(dial, sys.argv[2:]))
-"""
+_DIAL = (SCRIPTS / "dial.py").read_text()
 
 
 def dial(hosts: HostsSandbox, machine: str, address: str, *ports: int) -> set[str]:

@@ -19,7 +19,7 @@ def start(demo: Sandbox, *arguments: str, env: dict[str, str] | None = None) -> 
     script.write_text(SCRIPT)
     command = demo.start("run", script, *arguments, env=env, stdin=subprocess.PIPE)
     assert command.stdout.readline() == "ready\n"
-    return command, str(demo.json("runs")[-1]["run"])
+    return command, str(demo.last_run()["run"])
 
 
 def functions(process: dict[str, Any]) -> list[list[str]]:

@@ -13,30 +13,13 @@ from pathlib import Path
 import pytest
 
 from tests.clusters import Hosts
-from tests.conftest import Result
+from tests.conftest import SCRIPTS, Result
 from tests.hosts import HostsSandbox
 
 pytestmark = pytest.mark.slow
 
 _JOBS = "jobs:\n  worker: {tasks: 1, hosts: [alpha]}\n"
-# Prints where it is and what is there, and changes what it got.
-_SCRIPT = r"""
-import json, os, sys
-from pathlib import Path
-import helper, package.part
-files = {}
-for path in sorted(Path(".").rglob("*"), key=os.fsencode):
-    if path.is_symlink():
-        files[ascii(str(path))] = "-> " + os.readlink(path)
-    elif path.is_file() and path.suffix != ".pyc":
-        files[ascii(str(path))] = [len(path.read_bytes()), os.access(path, os.X_OK)]
-print(json.dumps({
-    "argv": sys.argv, "file": os.path.relpath(__file__), "path": os.path.relpath(sys.path[0]),
-    "cwd": os.path.basename(os.getcwd()), "files": files, "helper": helper.VALUE + package.part.VALUE,
-}))
-Path("data file.txt").write_text("changed")
-Path("made.txt").write_text("made")
-"""
+_SCRIPT = (SCRIPTS / "shows_its_folder.py").read_text()
 
 
 HOSTS = Hosts(("alpha",), _JOBS)
@@ -212,18 +195,7 @@ def test_a_folder_and_an_archive_with_a_main_module_run_there(hosts: HostsSandbo
         assert launched.stdout == "worker:0 | helps 0\n"
 
 
-_WRITES = """
-import os, sys
-from pathlib import Path
-output = Path(os.environ["TFCLUSTER_OUTPUT"])
-(output / "deep").mkdir()
-(output / "deep" / "model.bin").write_bytes(bytes(range(256)) * 4000)
-(output / "empty \\udcff").touch()
-(output / "run.sh").write_text("true")
-(output / "run.sh").chmod(0o755)
-(output / "latest").symlink_to("deep/model.bin")
-sys.exit(3)
-"""
+_WRITES = (SCRIPTS / "writes_output.py").read_text()
 
 
 def test_what_a_run_has_written_is_fetched_also_when_the_cluster_is_down(hosts: HostsSandbox, project: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, Result, Sandbox, make_sandbox, wait_for
+from tests.conftest import ROOT, SCRIPTS, Result, Sandbox, make_sandbox, wait_for
 from tests.hosts import over
 from tests.older import OLDER, make_older
 from tfcluster.version import __version__
@@ -32,19 +32,7 @@ while not os.path.exists(sys.argv[1]):
     time.sleep(0.05)
 print("last of", number, flush=True)
 """
-# Gives the ps a variable that no run owns, or prints its value.
-VARIABLE = """
-import sys
-import tensorflow.compat.v1 as tf
-tf.disable_eager_execution()
-with tf.device("/job:ps/task:0"):
-    kept = tf.get_variable("kept", initializer=0, use_resource=False)
-import os
-with tf.Session(os.environ["TFCLUSTER_MASTER"]) as session:
-    if "set" in sys.argv:
-        session.run(kept.assign(42))
-    print("kept", session.run(kept))
-"""
+VARIABLE = (SCRIPTS / "keeps_variable.py").read_text()
 
 
 @pytest.fixture(scope="module")

@@ -8,42 +8,12 @@ from collections.abc import Callable
 
 import pexpect
 
-from tests.conftest import Sandbox, read_until
+from tests.conftest import SCRIPTS, Sandbox, read_until
 
 UPLOAD = b"0123456789" * 300_000  # more than a link has on the way at once
 _DIGEST = "import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], 'rb').read()).hexdigest())\n"
-# Prints the port that it listens on, sends back what it receives in capitals, and ends.
-_SERVE = """
-import socket
-with socket.create_server(("127.0.0.1", 0)) as listener:
-    print(listener.getsockname()[1], flush=True)
-    size = 0
-    while size == 0:  # the first one only shows whether it listens
-        connection, _ = listener.accept()
-        with connection:
-            while data := connection.recv(65536):
-                connection.sendall(data.upper())
-                size += len(data)
-"""
-# Starts that on a host, as `tensorboard` does, and connects through a forwarded port.
-_FORWARD = """
-import socket, subprocess, sys
-from tfcluster.client.resolve import find_cluster
-cluster, host, serve = sys.argv[1:]
-transport = find_cluster(cluster).connect(host).transport
-line = transport.command_line([sys.executable, "-c", serve], is_terminal=False)
-with socket.create_server(("127.0.0.1", 0)) as free:
-    local = free.getsockname()[1]
-with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
-    port = int(server.stdout.readline())
-    with transport.forward_port(local, port), socket.create_connection(("127.0.0.1", local)) as connection:
-        connection.sendall(b"there and back" * 100_000)
-        connection.shutdown(socket.SHUT_WR)
-        received = b""
-        while data := connection.recv(65536):
-            received += data
-print(received == b"THERE AND BACK" * 100_000)
-"""
+_SERVE = (SCRIPTS / "shouts.py").read_text()
+_FORWARD = (SCRIPTS / "forward_port.py").read_text()
 
 
 def check_request(sandbox: Sandbox, cluster: str, host: str) -> None:
