@@ -176,13 +176,13 @@ async def test_a_command_that_hangs_is_ended_and_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(settings, "NOTICE_RETRY_SECONDS", ())
-    monkeypatch.setattr(settings, "NOTICE_SECONDS", 5.0)
+    monkeypatch.setattr(settings, "NOTICE_SECONDS", 3.0)
     out = tmp_path / "out"
     notices = notifier(f"sleep 987 & echo $$ $! >> {out}; wait")
     notices.add(NOTICES[0])
     while queued(notices):
         await asyncio.sleep(0.01)
-    assert "giving up: it did not end within 5 s" in caplog.text
+    assert "giving up: it did not end within 3 s" in caplog.text
     shell, child = out.read_text().split()
     assert not Path(f"/proc/{shell}").exists()
     while Path(f"/proc/{child}").exists():  # init reaps it

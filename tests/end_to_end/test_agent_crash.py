@@ -118,6 +118,7 @@ def test_a_detached_run_that_had_not_started(sandbox: Sandbox, program: str) -> 
     assert f"`tfcluster rerun {run}`" in told.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answers", [True, False])
 def test_a_run_that_had_not_started_waits_for_tasks_that_are_starting(sandbox: Sandbox, answers: bool) -> None:
     """It waits for a while: a task that never answers does not keep it."""

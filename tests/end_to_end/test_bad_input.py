@@ -55,6 +55,7 @@ def test_in_a_folder_that_was_deleted_a_cluster_is_started_used_and_stopped(sand
         assert result.returncode == 0, (line, result)
 
 
+@pytest.mark.slow
 @pytest.mark.needs("root")
 def test_an_account_without_a_name_or_a_home() -> None:
     """A user id without an entry in /etc/passwd, as `docker run --user` makes it."""

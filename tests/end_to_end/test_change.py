@@ -113,6 +113,7 @@ def test_a_change_that_needs_a_port_which_another_has_changes_nothing(sandbox: S
     assert sandbox.tasks("pid") == before
 
 
+@pytest.mark.slow
 def test_runs_are_not_ended_without_a_yes(sandbox: Sandbox) -> None:
     text = "name: busy\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
     sandbox("up", sandbox.spec(text))

@@ -123,7 +123,6 @@ SILENT = r"the agent \(pid {pid}\) has not answered within 2 s.*"
 #: `{pid}` is that of the process.
 FAST_ROWS = [
     Row("agent", "SIGKILL", sends(KILL), "agent-started: .*the previous agent died"),
-    server_row("SIGSTOP", sends(STOP), "worker:1 health-check-killed: it does not answer"),
     Row("driver", "SIGSTOP", sends(STOP), "driver-continued: the driver of .*, pid {pid}, was stopped by a signal"),
     Row("health prober", "SIGSTOP", sends(STOP), "prober-restarted: the health prober, pid {pid}, was stopped"),
 ]
@@ -131,6 +130,7 @@ SLOW_ROWS = [
     Row("agent", "SIGTERM", sends(TERM), "agent-stopped: pid {pid}, by SIGTERM; the tasks continue"),
     Row("agent", "SIGSTOP", sends(STOP, then=CONT), said=SILENT + "`kill -CONT {pid}`"),
     Row("agent", "hangs", sends(HANG, then=KILL), "agent-started", said=SILENT + "`kill -9 {pid}`"),
+    server_row("SIGSTOP", sends(STOP), "worker:1 health-check-killed: it does not answer"),
     server_row("SIGKILL", sends(KILL), "worker:1 died: SIGKILL; "),
     server_row("SIGTERM", sends(TERM), "worker:1 died: SIGTERM; "),
     server_row("dies and loses its port", loses_its_port, "worker:1 blocked: waiting: port", "port .* is taken by pro"),

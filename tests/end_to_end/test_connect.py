@@ -275,6 +275,7 @@ def test_a_run_has_its_folders_from_the_agent(needs_network: None, tmp_path: Pat
         assert not any((hosts.network.home("alpha") / "state").iterdir())
 
 
+@pytest.mark.slow
 def test_python_and_state_in_the_home_folder(needs_network: None, tmp_path: Path) -> None:
     with over(tmp_path, "alpha", has_sshd=False) as sandbox:
         home = sandbox.network.home("alpha")

@@ -232,6 +232,7 @@ def test_the_name_of_a_host_stays_with_its_machine(cluster: Sandbox, place: str)
     assert place.replace(":", "") in error.partition(" (the running")[0]
 
 
+@pytest.mark.slow
 def test_another_folder_of_the_program_of_connect_is_no_other_place(apart: Sandbox) -> None:
     by = _SPEC.replace("address: 127.0.0.3", "address: 127.0.0.3, connect: /usr/bin/enter beta")
     apart("up", apart.spec(by))

@@ -85,7 +85,7 @@ def in_a_pod(folder: Path) -> Iterator[Place]:
     "made",
     [
         here,
-        pytest.param(by_connect, marks=pytest.mark.needs("network")),
+        pytest.param(by_connect, marks=[pytest.mark.slow, pytest.mark.needs("network")]),
         pytest.param(in_a_job_of_slurm, marks=[pytest.mark.slow, pytest.mark.needs("slurm")]),
         pytest.param(in_a_pod, marks=[pytest.mark.slow, pytest.mark.needs("network")]),
     ],

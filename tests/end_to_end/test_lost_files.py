@@ -40,6 +40,7 @@ def kill_worker(sandbox: Sandbox) -> Any:
     return sandbox.task("worker:0", code=None)
 
 
+@pytest.mark.slow
 def test_a_logout_that_removes_the_runtime_folder(sandbox: Sandbox) -> None:
     spec = sandbox.spec(SPEC)
     sandbox("up", spec)
@@ -133,6 +134,7 @@ def test_a_deleted_socket_is_named_with_the_command_that_helps(sandbox: Sandbox)
     assert sandbox.leftovers() == []
 
 
+@pytest.mark.slow
 def test_a_state_folder_with_a_long_path(sandbox: Sandbox) -> None:
     """Longer than the address of a Unix socket."""
     long = sandbox.folder / ("x" * 100) / ("y" * 100)
@@ -208,6 +210,7 @@ def test_a_file_system_without_sockets(sandbox: Sandbox) -> None:
     assert sandbox.leftovers() == []
 
 
+@pytest.mark.slow
 @pytest.mark.needs("strace")
 def test_a_file_system_that_hangs_stops_no_probes(sandbox: Sandbox) -> None:
     """As NFS does: an agent with nothing to record looks at no file but the kernel's own."""

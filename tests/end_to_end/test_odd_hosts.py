@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from tests.accounts import Account
-from tests.conftest import mostly_slow, wait_for
+from tests.conftest import wait_for
 from tests.end_to_end.test_podman import container, docker_profile
 from tests.hosts import CONNECT, HERE, HostsSandbox, over
 from tests.namespaces import Network
@@ -162,7 +162,8 @@ ODDITIES: tuple[Callable[[Story], None], ...] = (
 _IN_PODMAN = pytest.param(container_with_dockers_profile, marks=[pytest.mark.slow, pytest.mark.needs("podman")])
 
 
-@pytest.mark.parametrize("oddity", [*mostly_slow(ODDITIES, fast=[names_in_place_of_addresses]), _IN_PODMAN])
+@pytest.mark.slow
+@pytest.mark.parametrize("oddity", [*ODDITIES, _IN_PODMAN])
 def test_a_short_story(needs_sshd: None, tmp_path: Path, oddity: Callable[[Story], None]) -> None:
     with over(tmp_path, *NAMES, routed=True) as site, ExitStack() as stack:
         keys: dict[str, dict[str, Any]] = {

@@ -31,7 +31,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.needs("sshd")]
 NAMES = ("alpha", "beta", "gamma")
 JOBS = "jobs:\n  ps: {tasks: 1, hosts: [alpha]}\n  worker: {tasks: 4, hosts: [alpha, beta, gamma, localhost]}\n"
 PROGRAMS = (
-    ("pi --samples 1e6 --seed 7", {"inside", "pi"}),
     ("mean {numbers}", {"mean", "variance", "count"}),
     ("linear --sync --steps 20 --seed 3", {"w", "b", "steps"}),
 )

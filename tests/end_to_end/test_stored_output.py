@@ -61,6 +61,7 @@ def check_stored(text: str, printed: str) -> None:
     assert tail.startswith("line ")
 
 
+@pytest.mark.slow
 def test_the_beginning_and_the_end_are_stored(cluster: Sandbox) -> None:
     shown = cluster("run", "print.py", "30000")
     assert (digest(shown.stdout), shown.stderr) == (digest(lines_up_to(30_000)), "")

@@ -49,6 +49,7 @@ def kill_host(hosts: HostsSandbox, name: str) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_twelve_trials_over_three_hosts_of_which_one_dies(hosts: HostsSandbox, tmp_path: Path) -> None:
     go = tmp_path / "go"
     arguments = ("--best", "loss", hosts.folder / "code" / "trial.py", "{1..12}", go)
