@@ -29,8 +29,8 @@ INTRODUCTION = f"""\
 - Linux on x86-64 or ARM64. [Some features](#kernel-features) need a newer kernel.
 - Python {{pythons}}.
 - TensorFlow {{tensorflows}}, if it exists for your Python: 2.14 for 3.11, from 2.16 on for 3.12, from 2.20 on for 3.13.
-  All tests run with Python 3.11 and TensorFlow 2.21, and those that use TensorFlow run with 2.14.1 too. The fast tests
-  were also run by hand with Python 3.13.
+  All tests run with Python 3.11 and TensorFlow 2.21, and the fast ones that use TensorFlow with 2.14.1 too. The fast
+  tests were also run by hand with Python 3.13.
 - For clusters on several hosts: OpenSSH, or another command that [`connect`](hosts.md#hosts-without-ssh) names, and on
   each host [a Python with TensorFlow](hosts.md#requirements).
 

@@ -84,7 +84,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tfcluster")
     group.addoption("--faults", type=int, default=2, help="how many faults strike in the chaos test")
     group.addoption("--chaos-seed", type=int, default=None, help="what strikes, and when, in the chaos test")
-    group.addoption("--examples", type=int, default=0, help="random sequences of the crash model; 0: the fixed ones")
+    group.addoption("--examples", type=int, default=0, help="how many random sequences of the crash model")
     group.addoption("--cycles", type=int, default=3, help="how often test_cycles takes a cluster up and down")
     group.addoption("--update", action="store_true", help="rewrite tests/golden and other expected outputs")
 

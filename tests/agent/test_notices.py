@@ -172,6 +172,7 @@ async def test_a_notice_is_given_up_after_the_last_attempt(
     assert caplog.text.count("retrying in 0 s") == 2
 
 
+@pytest.mark.timeout(60)  # it fails by waiting
 async def test_a_command_that_hangs_is_ended_and_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -300,6 +300,23 @@ async def test_tasks_are_probed_sooner_while_one_does_not_answer(
     await supervisor.stop(1.0)
 
 
+async def test_tasks_that_start_are_waited_for_but_not_for_ever(
+    supervisor: TaskSupervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocesses.ChildProcess, "send", lambda child, message: None)
+    topology = topology_of([task_of("worker:0", "a")])
+    supervisor.apply(topology, [task.name for task in topology.tasks], "up", "")
+    [task] = supervisor.tasks.values()
+    await supervisor.wait_until_started(0.0)
+    assert task.machine.state is TaskState.STARTING
+    waiting = asyncio.create_task(supervisor.wait_until_started(600.0))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    supervisor.on_probe(task, ProbeResult(ProbeOutcome.PROBE_OK))
+    await asyncio.wait_for(waiting, 60)
+    await supervisor.stop(1.0)
+
+
 async def test_a_host_without_tasks_is_up_for_the_next_agent_too(folder: StateDir, supervisor: TaskSupervisor) -> None:
     topology = topology_of([task_of("worker:0", "b")])
     supervisor.apply(topology, [], "up", "")

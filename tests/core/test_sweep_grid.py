@@ -68,7 +68,7 @@ def outcome_of(line: str) -> Iterator[str]:
 
 
 def test_braces_stand_for_values_and_an_error_names_the_argument_and_the_position() -> None:
-    """Braces of JSON and those that are written twice stay, and the last parameter varies fastest."""
+    """Braces of JSON stay, those written twice stand for themselves, and the last parameter varies fastest."""
     lines = [shown for line in ARGUMENTS.strip().splitlines() for shown in (line, *outcome_of(line))]
     golden("sweep-arguments.txt", "\n".join(lines))
 

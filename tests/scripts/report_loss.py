@@ -1,4 +1,4 @@
-"""Reports a loss and prints its steps until the file is gone that it is given."""
+"""Reports a loss and prints its steps until the file that it is given is gone."""
 
 import os
 import sys

@@ -247,7 +247,7 @@ def swapped_descriptor() -> Any:
 
 
 def cannot_be_undone() -> Any:
-    """Neither by options of the socket, nor does io_uring, which no filter of system calls sees, listen."""
+    """Options of the socket do not undo it, and io_uring, which no filter of system calls sees, cannot listen."""
     isolate()
     listener = listening()
     options = ((socket.SO_BINDTODEVICE, b""), (socket.SO_BINDTODEVICE, b"eth0"), (62, 0))

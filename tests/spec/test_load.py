@@ -111,6 +111,10 @@ def test_jobs_and_their_addresses_are_read_from_the_notation_of_grpc_tensorflow_
     assert spec == Spec(name="cluster", jobs={"master": Job(tasks=(first,)), "worker": Job(tasks=(second, third))})
 
 
+def test_what_is_below_a_key_that_begins_with_x_may_have_any_tag() -> None:
+    assert parse_spec("x-1: !x 1\njobs: {a: {tasks: 1}}\n", "c.yaml", "c").jobs.keys() == {"a"}
+
+
 @pytest.mark.parametrize("text", BAD_NOTATION)
 def test_problems_of_that_notation_have_a_column(text: str) -> None:
     with pytest.raises(ClusterError) as caught:

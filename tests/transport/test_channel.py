@@ -28,7 +28,7 @@ from tfcluster.transport.session import RemoteChannel, Session
 _SELECT_MAX = 1024
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def large_limit() -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < 2 * _SELECT_MAX:
@@ -39,7 +39,7 @@ def large_limit() -> Iterator[None]:
 
 
 @pytest.fixture
-def many_open_files() -> Iterator[None]:
+def many_open_files(large_limit: None) -> Iterator[None]:
     """Open files until each further one has a descriptor that select() does not support."""
     fds = [os.open(os.devnull, os.O_RDONLY)]
     while fds[-1] < _SELECT_MAX:
@@ -49,7 +49,7 @@ def many_open_files() -> Iterator[None]:
         os.close(fd)
 
 
-def test_a_large_descriptor_and_the_end_of_a_pipe_are_readable() -> None:
+def test_a_large_descriptor_and_the_end_of_a_pipe_are_readable(large_limit: None) -> None:
     reading, writing = os.pipe()
     large = fcntl.fcntl(reading, fcntl.F_DUPFD_CLOEXEC, _SELECT_MAX)
     try:

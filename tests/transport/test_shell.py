@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tfcluster.core.hosts import Host
 from tfcluster.transport.connector import CommandConnector
 from tfcluster.transport.remote.bootstrap import MESSAGE_PREFIX
-from tfcluster.transport.shell import REACHED, SHELL, quote, say, typed, typed_in_environment
+from tfcluster.transport.shell import REACHED, SHELL, quote, quote_path, say, typed, typed_in_environment
 from tfcluster.transport.ssh import SshConnector
 
 _FURTHER = ("zsh", "fish", "tcsh")
@@ -28,6 +28,11 @@ WORDS = st.lists(
 def arrived(shell: str, words: str) -> list[str]:
     result = subprocess.run([shell, "-c", f"printf '%s\\0' {words}".encode()], capture_output=True, check=True)
     return result.stdout.decode().split("\0")[:-1]
+
+
+def test_the_home_folder_is_that_of_the_shell() -> None:
+    assert quote_path("~/its own/py") == "\"$HOME\"/'its own/py'"
+    assert quote_path("/a/~/b") == "'/a/~/b'"
 
 
 @pytest.mark.parametrize("shell", SHELLS)
