@@ -6,6 +6,7 @@ import asyncio
 import ctypes
 import errno
 import os
+import resource
 import socket
 import sys
 import time
@@ -164,6 +165,21 @@ def test_a_port_that_cannot_be_used_is_reported_with_the_reason(
     monkeypatch.setattr(socket.socket, "bind", refuse)
     (problem,) = problems_of(topology_of(f"ps: ['localhost:{port}']"), ports, [])
     assert problem.message == f"ps:0: port {port} cannot be used: Permission denied"
+
+
+def test_too_few_descriptors_are_reported_and_no_port_is_kept(ports: PortAllocator) -> None:
+    inputs = HostCheckInput(topology_of("worker: {tasks: 30}"), "localhost", Path("/"), ports, ())
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    os.close(next_descriptor := os.dup(0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (next_descriptor + 12, hard))
+    try:
+        allocation, [failure] = run_checks(inputs, [])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (allocation, failure.check) == (Allocation({}, {}), "ports")
+    assert failure.error.message == "no further port can be reserved: Too many open files"
+    assert "`ulimit -Hn`" in failure.error.hint
+    assert not ports.reserved
 
 
 def test_each_gpu_is_assigned_once_to_tasks_that_request_gpus(ports: PortAllocator) -> None:

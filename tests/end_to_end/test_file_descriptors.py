@@ -58,7 +58,9 @@ def with_descriptors(sandbox: Sandbox, limit: int, *words: str) -> Result:
 @pytest.mark.parametrize(("limit", "code"), [(110, 4), (64, 1)], ids=["for all servers", "for the ports"])
 def test_too_few_file_descriptors_are_reported_and_nothing_is_left(sandbox: Sandbox, limit: int, code: int) -> None:
     sandbox.spec("name: many\njobs:\n  worker: {tasks: 30}\nrestart: {policy: never}\n")
-    assert with_descriptors(sandbox, limit, "up", "--timeout", "20").returncode == code
+    result = with_descriptors(sandbox, limit, "up", "--timeout", "20")
+    assert result.returncode == code
+    assert ("`ulimit -Hn`" in result.stderr) is (code == 1), "it is named where a port is to be reserved"
     sandbox("down", code=0 if code == 4 else 3)
     wait_for(lambda: not sandbox.leftovers())
 

@@ -15,6 +15,7 @@ from tfcluster.os import procfs
 from tfcluster.os.network import OWN_TABLES, bind_all_addresses, find_listener, has_listener, read_sockets
 from tfcluster.os.unix_socket import NameLock
 
+_DESCRIPTORS = "A task needs two file descriptors of the agent: raise the hard limit (`ulimit -Hn` shows it)."
 _UNSEEN = "a process that this user cannot see"
 #: The folder of the socket tables of a private network that does not exist yet.
 NO_SOCKET_TABLES = Path(os.devnull)
@@ -100,11 +101,18 @@ class PortAllocator:
         return True
 
     def allocate(self, count: int, without: Collection[int] = ()) -> Iterator[int]:
-        """Allocate `count` free ports in ascending order, except those in `without`, and reserve each of them."""
+        """Allocate `count` free ports in ascending order, except those in `without`, and reserve each of them.
+
+        Raises ClusterError: so many are not free, or cannot be reserved. The caller releases those that it has got.
+        """
         skipped = {*self.reserved, *without}
         candidates = (port for port in range(settings.FIRST_PORT, settings.LAST_PORT + 1) if port not in skipped)
         for _ in range(count):
-            port = next((port for port in candidates if self.reserve(port)), None)
+            try:
+                port = next((port for port in candidates if self.reserve(port)), None)
+            except OSError as error:
+                hint = _DESCRIPTORS if error.errno == errno.EMFILE else ""
+                raise ClusterError(f"no further port can be reserved: {error.strerror}", hint=hint) from error
             if port is None:
                 raise ClusterError(f"no free port between {settings.FIRST_PORT} and {settings.LAST_PORT}")
             yield port
