@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,6 @@ def test_the_list_of_clusters(cast: CastCluster) -> None:
 
 def test_what_the_page_and_its_readers_get(cast: CastCluster) -> None:
     feed = Feed(cast)
-    feed.start()
     owner = Api(feed)
     reader = Reader(owner)
 
@@ -72,14 +72,13 @@ def test_what_the_page_and_its_readers_get(cast: CastCluster) -> None:
         answer = asked.answer("GET", path, {}, {})
         return json.loads(answer.data) if isinstance(answer, Body) else answer
 
-    try:
+    with closing(feed):
+        feed.start()
         wait_for(lambda: [*get(owner, "/api/view")["problems"]] == ["gamma"])
         golden_json("page.json", get(owner, "/api/view"))
         golden_json("page-of-readers.json", get(reader, "/api/view"))
         golden_json("page-runs.json", [get(owner, f"/api/runs/{run}") for run in PAGE_RUNS])
         golden_json("page-runs-of-readers.json", [get(reader, f"/api/runs/{run}") for run in PAGE_RUNS])
-    finally:
-        feed.close()
 
 
 def test_each_file_is_compared_by_a_test() -> None:

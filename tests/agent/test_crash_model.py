@@ -431,7 +431,7 @@ def test_a_change_that_cannot_be_recorded_stops_nothing() -> None:
 
 
 def test_a_server_that_dies_during_a_change_begins_its_count_again_with_it() -> None:
-    """The change starts it another time, as the server that the agent has started meanwhile knows the old addresses."""
+    """The change starts it once more: the server that the agent has started by then has the old addresses."""
     dies = ("exit", {"number": 1, "status": 9})
     with after(begins(1), ("hang", {"number": 0}), changes(1, 1), changes(1, 2), dies, changes(1, 1)) as model:
         assert model.world.context.supervisor.tasks["/job:worker/task:0"].machine.restarts == 0

@@ -45,7 +45,7 @@ async def test_files_of_a_script_are_listed_elsewhere(tmp_path: Path) -> None:
     writing = None
     while writing is None:
         await asyncio.sleep(0.01)
-        with contextlib.suppress(OSError):  # nobody reads it yet
+        with contextlib.suppress(OSError):  # the reader has not opened it yet
             writing = os.open(tmp_path / "tree", os.O_WRONLY | os.O_NONBLOCK)
     with open(writing, "wb") as pipe:
         pipe.write(encode_manifest([CodeFile("train.py", 5, digest="0" * 64)]))

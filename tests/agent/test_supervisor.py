@@ -26,6 +26,7 @@ from tfcluster.agent.tasks import supervisor as module
 from tfcluster.agent.tasks.health import ProbeOutcome, ProbeResult
 from tfcluster.agent.tasks.machine import TaskEvent
 from tfcluster.agent.tasks.supervisor import TaskSupervisor
+from tfcluster.agent.tasks.transitions import TaskRuntime
 from tfcluster.core.states import TaskState
 from tfcluster.core.topology import ClusterTopology
 from tfcluster.errors import ClusterError
@@ -56,6 +57,14 @@ def supervisor(folder: StateDir, ports: PortAllocator) -> TaskSupervisor:
     supervisor = TaskSupervisor("a", folder, secrets, ports, nothing, nothing, network)
     supervisor.tensorflow = nothing
     return supervisor
+
+
+def start(supervisor: TaskSupervisor, monkeypatch: pytest.MonkeyPatch, *names: str) -> list[TaskRuntime]:
+    """Start servers that stay as they are after their fork: they wait for a message that `send` does not send."""
+    monkeypatch.setattr(subprocesses.ChildProcess, "send", lambda child, message: None)
+    topology = topology_of([task_of(name, "a") for name in names])
+    supervisor.apply(topology, [task.name for task in topology.tasks], "up", "")
+    return [*supervisor.tasks.values()]
 
 
 def events_of(folder: StateDir) -> list[dict[str, Any]]:
@@ -172,13 +181,9 @@ async def test_a_server_that_cannot_be_restarted_now_is_restarted_later(
     number: int,
     reason: str,
 ) -> None:
-    """Here a server stays as it is after its fork: it waits for a message that `send` does not send."""
-    topology = topology_of([task_of("worker:0", "a")])
     monkeypatch.setattr(settings, "START_RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(subprocesses.ChildProcess, "send", lambda child, message: None)
     children = child_pids()
-    supervisor.apply(topology, [task.name for task in topology.tasks], "up", "")
-    [task] = supervisor.tasks.values()
+    [task] = start(supervisor, monkeypatch, "worker:0")
     with monkeypatch.context() as patch:
         break_system(patch, number)
         assert task.process is not None
@@ -210,10 +215,7 @@ async def test_a_server_that_cannot_be_restarted_now_is_restarted_later(
 async def test_the_uptime_of_a_restarted_server_counts_from_its_latest_start(
     supervisor: TaskSupervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subprocesses.ChildProcess, "send", lambda child, message: None)
-    topology = topology_of([task_of("worker:0", "a")])
-    supervisor.apply(topology, [task.name for task in topology.tasks], "up", "")
-    [task] = supervisor.tasks.values()
+    [task] = start(supervisor, monkeypatch, "worker:0")
     first = task.process
     assert first is not None
     task.started -= 3600.0
@@ -276,10 +278,7 @@ async def test_the_next_agent_starts_a_task_only_with_its_secrets_wherever_they_
 async def test_tasks_are_probed_sooner_while_one_does_not_answer(
     supervisor: TaskSupervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subprocesses.ChildProcess, "send", lambda child, message: None)
-    topology = topology_of([task_of("worker:0", "a"), task_of("worker:1", "a")])
-    supervisor.apply(topology, [task.name for task in topology.tasks], "up", "")
-    task, _ = supervisor.tasks.values()
+    task, _ = start(supervisor, monkeypatch, "worker:0", "worker:1")
 
     async def paused() -> list[float]:
         waits: list[float] = []
@@ -303,10 +302,7 @@ async def test_tasks_are_probed_sooner_while_one_does_not_answer(
 async def test_tasks_that_start_are_waited_for_but_not_for_ever(
     supervisor: TaskSupervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subprocesses.ChildProcess, "send", lambda child, message: None)
-    topology = topology_of([task_of("worker:0", "a")])
-    supervisor.apply(topology, [task.name for task in topology.tasks], "up", "")
-    [task] = supervisor.tasks.values()
+    [task] = start(supervisor, monkeypatch, "worker:0")
     await supervisor.wait_until_started(0.0)
     assert task.machine.state is TaskState.STARTING
     waiting = asyncio.create_task(supervisor.wait_until_started(600.0))
@@ -330,9 +326,7 @@ async def test_a_host_without_tasks_is_up_for_the_next_agent_too(folder: StateDi
 async def test_a_failed_probe_of_a_stopped_server_counts_twice(
     supervisor: TaskSupervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(subprocesses.ChildProcess, "send", lambda child, message: None)
-    supervisor.apply(topology_of([task_of("worker:0", "a")]), ["/job:worker/task:0"], "up", "")
-    [task] = supervisor.tasks.values()
+    [task] = start(supervisor, monkeypatch, "worker:0")
     counts = []
     for is_stopped in (False, True):
         monkeypatch.setattr(module, "is_stopped_by_signal", lambda pid, is_stopped=is_stopped: is_stopped)

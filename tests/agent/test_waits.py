@@ -233,7 +233,7 @@ def frozen_process() -> Iterator[int]:
 
 
 def monitor_of_a_run(folder: Path, stacks: Any, *, members: int | None = None) -> tuple[WaitMonitor, Any]:
-    """The monitor of a run of which this process is the driver, and the run; with members it is part of a group."""
+    """The monitor of a run, and the run, whose driver is this process; with members, it is part of a group."""
     group = None if members is None else SimpleNamespace(on=lambda host: range(members))
     record = SimpleNamespace(options=RunOptions("script", {}), stopping=None, is_part=members is not None)
     run: Any = SimpleNamespace(

@@ -27,7 +27,7 @@ SPECS = {
 
 
 def with_clusters(project: Project, *names: str) -> None:
-    """Bring up clusters, each of which is in another state."""
+    """Bring up clusters in different states."""
     project.agent.started = 100.0
     project.agent.states = {"lame:0": TaskState.FAILED}
     project.agent.away = {"alpha", "gamma"}

@@ -36,7 +36,7 @@ UNKNOWN = usage_error("no run 'pi-1'", "")
 
 
 class RecordingContext(StreamContext):
-    """Records the pauses and the messages instead of making them; the hosts are back after so many pauses."""
+    """Records the pauses and the messages instead of making them; the hosts are back after `attempts` pauses."""
 
     def __init__(self, project: Project, attempts: int) -> None:
         super().__init__("alpha", self.messages_append)

@@ -2,7 +2,7 @@
 
 Each file there has several specs. The first one is brought up, and each other one is planned for the cluster as the
 one before has left it; behind each are, in comments, the plan, and the addresses that are kept for tasks that do not
-run. `pytest --update` writes these anew. Keys that begin with `x-` say what has happened before the plan.
+run. `pytest --update` rewrites these comments. Keys that begin with `x-` say what happened before the plan.
 """
 
 from __future__ import annotations

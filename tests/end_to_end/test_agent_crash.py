@@ -1,4 +1,4 @@
-"""Agents that die, also during a change: the next one adopts what is the cluster's, and goes on from there."""
+"""Agents that die, also during a change: the next one adopts the cluster's processes, and continues."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ def test_killed_before_it_has_a_cluster(sandbox: Sandbox) -> None:
 
 @pytest.mark.slow
 def test_killed_when_a_change_is_recorded(sandbox: Sandbox) -> None:
-    """The next agent, which `status` starts, goes on by itself."""
+    """The next agent, which `status` starts, completes it."""
     sandbox("up", sandbox.spec(CUT))
     before = set(sandbox.tasks("pid").values())
     sandbox.kill_agent()  # the next one is that of the command that changes it

@@ -55,7 +55,7 @@ class Feed:
         self._samples: deque[dict[str, Any]] = deque(maxlen=settings.LIVE_SAMPLES)
 
     def start(self) -> None:
-        """Start to follow the cluster."""
+        """Start following the cluster."""
         self._live.start()
 
     def close(self) -> None:

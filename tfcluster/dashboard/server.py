@@ -95,7 +95,7 @@ def serve(cluster: Cluster, port: int, run: str | None, *, is_shared: bool = Fal
     api = Api(feed)
     reader = Reader(api) if is_shared else None
     server = PageServer(port, api, secrets.token_urlsafe(), reader)
-    with server, tempfile.TemporaryDirectory(prefix="tfcluster-") as folder:
+    with server, contextlib.closing(feed), tempfile.TemporaryDirectory(prefix="tfcluster-") as folder:
         feed.start()
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
