@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.descriptors import held_by
 from tfcluster.agent import event_loop
 from tfcluster.agent.event_loop import ChangeNotifier, FolderWatcher
 
@@ -52,6 +53,11 @@ async def test_changes_within_the_interval_of_a_stream_are_one() -> None:
     assert counts == [0, 3]
 
 
+def watching() -> int:
+    """Return how many descriptors of this process watch folders; what earlier tests have left may end at any time."""
+    return held_by(os.getpid()).count("anon_inode:inotify")
+
+
 async def test_each_callback_is_called_for_its_own_folder_while_it_watches(tmp_path: Path) -> None:
     watcher = FolderWatcher()
     calls: list[str] = []
@@ -72,7 +78,7 @@ async def test_each_callback_is_called_for_its_own_folder_while_it_watches(tmp_p
 
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-    before = os.listdir("/proc/self/fd")
+    before = watching()
     with (
         watcher.watch(tmp_path / "a", lambda: callback("a")) as is_watched,
         watcher.watch(tmp_path / "b", lambda: callback("b")),
@@ -82,7 +88,7 @@ async def test_each_callback_is_called_for_its_own_folder_while_it_watches(tmp_p
             assert await write("a") == ["a", "a too"]
             assert await write("b") == ["b"]
         assert await write("a") == ["a"], "one of the two is left"
-    assert os.listdir("/proc/self/fd") == before
+    assert watching() <= before
     with watcher.watch(tmp_path / "b", lambda: callback("again")):
         assert await write("b") == ["again"]
 
@@ -110,10 +116,10 @@ async def test_a_folder_that_cannot_be_watched_is_reported(tmp_path: Path, monke
     def refuse(events: int) -> None:
         raise OSError(24, "Too many open files")
 
-    before = os.listdir("/proc/self/fd")
+    before = watching()
     with FolderWatcher().watch(tmp_path / "none", lambda: None) as is_watched:
         assert not is_watched
     monkeypatch.setattr(event_loop, "Inotify", refuse)
     with FolderWatcher().watch(tmp_path, lambda: None) as is_watched:
         assert not is_watched
-    assert os.listdir("/proc/self/fd") == before
+    assert watching() <= before

@@ -6,7 +6,6 @@ import asyncio
 import ctypes
 import errno
 import os
-import resource
 import socket
 import sys
 import time
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.agent.test_ports import may_bind
+from tests.descriptors import free_descriptors
 from tfcluster import settings, tf_install
 from tfcluster.agent.ports import PortAllocator
 from tfcluster.agent.preflight import (
@@ -169,13 +169,8 @@ def test_a_port_that_cannot_be_used_is_reported_with_the_reason(
 
 def test_too_few_descriptors_are_reported_and_no_port_is_kept(ports: PortAllocator) -> None:
     inputs = HostCheckInput(topology_of("worker: {tasks: 30}"), "localhost", Path("/"), ports, ())
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    os.close(next_descriptor := os.dup(0))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (next_descriptor + 12, hard))
-    try:
+    with free_descriptors(12):
         allocation, [failure] = run_checks(inputs, [])
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert (allocation, failure.check) == (Allocation({}, {}), "ports")
     assert failure.error.message == "no further port can be reserved: Too many open files"
     assert "`ulimit -Hn`" in failure.error.hint

@@ -39,7 +39,7 @@ def large_limit() -> Iterator[None]:
 
 
 @pytest.fixture
-def many_open_files(large_limit: None) -> Iterator[None]:
+def many_open_files() -> Iterator[None]:
     """Open files until each further one has a descriptor that select() does not support."""
     fds = [os.open(os.devnull, os.O_RDONLY)]
     while fds[-1] < _SELECT_MAX:
@@ -49,7 +49,8 @@ def many_open_files(large_limit: None) -> Iterator[None]:
         os.close(fd)
 
 
-def test_a_large_descriptor_and_the_end_of_a_pipe_are_readable(large_limit: None) -> None:
+@pytest.mark.usefixtures("large_limit")
+def test_a_large_descriptor_and_the_end_of_a_pipe_are_readable() -> None:
     reading, writing = os.pipe()
     large = fcntl.fcntl(reading, fcntl.F_DUPFD_CLOEXEC, _SELECT_MAX)
     try:
@@ -66,7 +67,7 @@ def test_a_large_descriptor_and_the_end_of_a_pipe_are_readable(large_limit: None
     os.close(reading)
 
 
-@pytest.mark.usefixtures("many_open_files")
+@pytest.mark.usefixtures("large_limit", "many_open_files")
 def test_agents_and_sessions_with_large_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
     connection, agent = socket.socketpair()
     assert connection.fileno() > _SELECT_MAX
