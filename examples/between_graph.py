@@ -4,6 +4,8 @@ tfcluster launch --spec examples/cluster.yaml --each ps,worker --max-restarts 3 
     --job_name={job} --task_index={index} --ps_hosts={ps_hosts} --worker_hosts={worker_hosts} --checkpoints=trained
 """
 
+import time
+
 import tensorflow.compat.v1 as tf
 
 EXAMPLES, BATCH = 64, 16
@@ -37,6 +39,14 @@ class PrintStep(tf.train.SessionRunHook):
             print(f"step {step}: loss {loss:.6f}")
 
 
+def wait_for_variables(master: str, config: tf.ConfigProto) -> None:
+    """Wait until the first worker has initialized the variables; MonitoredTrainingSession looks only every 30 s."""
+    uninitialized = tf.report_uninitialized_variables()
+    with tf.Session(master, config=config) as session:
+        while session.run(uninitialized).size > 0:
+            time.sleep(0.1)
+
+
 def main(_: list[str]) -> None:
     """Serve, as a ps, or train."""
     tf.logging.set_verbosity(tf.logging.ERROR)
@@ -56,6 +66,8 @@ def main(_: list[str]) -> None:
 
         # Without a filter, a worker would wait for the others, also for one that has finished.
         config = tf.ConfigProto(device_filters=["/job:ps", worker])
+        if options.task_index > 0:
+            wait_for_variables(server.target, config)
         with tf.train.MonitoredTrainingSession(
             master=server.target,
             is_chief=options.task_index == 0,
