@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import wait_for
 from tests.descriptors import free_descriptors
 from tfcluster.os import libc
 from tfcluster.os.process_handle import (
@@ -22,7 +23,7 @@ from tfcluster.os.process_handle import (
     send_signal,
     supports_pidfds,
 )
-from tfcluster.os.procfs import boot_id
+from tfcluster.os.procfs import STATE, boot_id, stat_fields
 from tfcluster.transport.channel import readable_fds
 
 
@@ -82,6 +83,26 @@ def test_a_child_is_alive_until_it_is_a_zombie_or_gone(child: subprocess.Popen[b
     assert ProcessHandle.from_pid(child.pid) is None
     assert not process.is_alive()
     assert process.open() is None
+
+
+#: Its first thread ends, as with pthread_exit; another one lives until the input ends.
+FIRST_THREAD_ENDS = """
+import ctypes, sys, threading
+threading.Thread(target=sys.stdin.read).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_process_whose_first_thread_has_ended_is_alive_until_its_last_one_has() -> None:
+    with subprocess.Popen([sys.executable, "-c", FIRST_THREAD_ENDS], stdin=subprocess.PIPE) as child:
+        process = of(child)
+        wait_for(lambda: stat_fields(child.pid)[STATE] == "Z")
+        assert process.is_alive()
+        with opened(process) as pidfd:
+            assert not readable_fds([pidfd], 0)
+            child.kill()
+            assert readable_fds([pidfd], 60)
+        assert not process.is_alive()
 
 
 def test_another_process_with_the_same_pid_is_neither_alive_nor_opened_and_an_opened_one_can_be_signalled(

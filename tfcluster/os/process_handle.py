@@ -11,7 +11,7 @@ import socket
 import struct
 
 from tfcluster.os import libc, procfs
-from tfcluster.os.procfs import EXIT_STATUS, SESSION, START_TICKS, STATE
+from tfcluster.os.procfs import EXIT_STATUS, SESSION, START_TICKS, STATE, THREADS
 from tfcluster.records import record_class
 
 # struct pidfd_info of Linux 6.13, 64 bytes, and the flag that requests the exit code in it (6.15); see linux/pidfd.h.
@@ -53,7 +53,9 @@ class ProcessHandle:
             fields = procfs.stat_fields(self.pid)
         except _NO_PROCESS:
             return False
-        return fields[STATE] not in "ZX" and int(fields[START_TICKS]) == self.start_time
+        # A process whose first thread has ended is in state Z, and has its ports, until its other threads have ended.
+        has_ended = fields[STATE] in "ZX" and int(fields[THREADS]) <= 1
+        return not has_ended and int(fields[START_TICKS]) == self.start_time
 
     def leads_session(self) -> bool:
         """Return whether this process still runs and is a session leader (it has called setsid)."""

@@ -20,7 +20,7 @@ ROOT = "/proc"
 # The positions in `stat_fields`: the numbers of proc(5), minus the three fields up to the state.
 STATE, PARENT, GROUP, SESSION = 0, 1, 2, 3
 USER_TICKS, SYSTEM_TICKS, WAITED_SYSTEM_TICKS = 11, 12, 14
-START_TICKS = 19
+THREADS, START_TICKS = 17, 19
 ARG_START, ARG_END, ENV_START, EXIT_STATUS = 45, 46, 47, 49
 #: The clock ticks of a second.
 TICKS = os.sysconf("SC_CLK_TCK")
