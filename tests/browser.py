@@ -27,6 +27,9 @@ def open_browser(folder: Path) -> Iterator[Browser]:
     options.binary_location = chromium
     for argument in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "disable-gpu", "no-first-run"):
         options.add_argument(f"--{argument}")
+    # All tests load pages of one server: a process for each of them would be a third of what a load takes.
+    options.add_argument("--renderer-process-limit=1")
+    options.add_argument("--disable-site-isolation-trials")
     options.add_argument(f"--user-data-dir={folder / 'profile'}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
@@ -91,16 +94,17 @@ class Browser:
         zone = {"timezoneId": f"Etc/GMT{hour if hour <= 12 else hour - 24:+d}"}
         chrome.execute_cdp_cmd("Emulation.setTimezoneOverride", zone)
 
-    def violations(self) -> list[str]:
-        """Return what axe finds on the page: the rule, and the first elements."""
-        self.run((Path(__file__).parent / "data" / "axe" / "axe.min.js").read_text())
+    def violations(self, selector: str = "html") -> list[str]:
+        """Return what axe finds in an element: the rule, and the first elements."""
+        if not self.run("return 'axe' in window"):
+            self.run((Path(__file__).parent / "data" / "axe" / "axe.min.js").read_text())
         script = (
-            "const done = arguments[0];"
-            "axe.run().then(({violations}) => done(violations.map((each) =>"
+            "const [selector, done] = arguments;"
+            "axe.run(selector, {resultTypes: ['violations']}).then(({violations}) => done(violations.map((each) =>"
             "  `${each.id}: ${each.nodes.slice(0, 3).map((node) => node.html).join(' ')}`)),"
             "  (error) => done([String(error)]))"
         )
-        return list(self.chrome.execute_async_script(script))
+        return list(self.chrome.execute_async_script(script, selector))
 
     def complaints(self) -> list[str]:
         """Return what the browser has logged of pages since the last call, such as a violation of a page's policy."""
