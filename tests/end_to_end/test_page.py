@@ -27,6 +27,7 @@ from tests.browser import Browser, open_browser
 from tests.conftest import wait_for
 from tests.recorded_page import RecordedApi, log_answer, serve_recorded
 from tfcluster.dashboard.api import RequestError
+from tfcluster.dashboard.reader import PageApi, Reader
 
 COMPARED = "run/linear-0061,linear-005d"
 TEN = f"run/{','.join(f'train-{number:04x}' for number in range(94, 54, -4))}"
@@ -39,7 +40,7 @@ class ChosenApi:
     """Answers as another one, which a test chooses, and notes what the page asks for."""
 
     def __init__(self) -> None:
-        self.chosen = RecordedApi()
+        self.chosen: PageApi = RecordedApi()
         self.asked: list[str] = []
 
     def answer(self, method: str, path: str, *more: Any) -> Any:
@@ -55,7 +56,7 @@ class Page(Browser):
         self.api = api
         self.url = url
 
-    def serve(self, api: RecordedApi) -> None:
+    def serve(self, api: PageApi) -> None:
         """Have the page show a cluster."""
         self.api.chosen, self.api.asked = api, (asked := [])
         wait_for(lambda: asked.count("/api/view") == 2)  # it draws an answer before it asks for the next one
@@ -110,7 +111,7 @@ def loaded(needs_browser: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
 @pytest.fixture
 def page(loaded: Page) -> Page:
     """The page, on which nothing is left of other tests; its times are of now, however slow the machine is."""
-    loaded.go("run/none")
+    loaded.go("none")  # shows the overview, without requests of its own
     loaded.serve(RecordedApi())
     loaded.complaints()
     return loaded
@@ -283,6 +284,26 @@ def test_what_is_last_known_of_a_host_or_a_cluster_that_is_lost_stays(page: Page
     api.is_broken = False
     wait_for(lambda: page.text("#link") == "live")
     assert page.chrome.title == "imagenet · degraded · tfcluster"
+
+
+def test_the_page_of_a_reader_offers_no_action_and_no_log(page: Page) -> None:
+    actions = ".restart, .cancel:not([hidden]), #tasks a, .actions, p:not([hidden]) > .graph"
+    no_logs = "It shows no logs, and not why a run failed"
+    page.serve(Reader(RecordedApi()))
+    page.show("overview")
+    assert page.text("#read-only") == "read-only"
+    links = "return [...document.querySelectorAll('nav a')].map((link) => link.innerText)"
+    assert page.run(links) == ["Overview", "Runs", "Events"]
+    assert page.count(actions) == 0
+    assert page.violations("#top") == page.complaints() == []
+    page.show("run/linear-0061")
+    wait_for(lambda: no_logs in page.text(".logs .problem"))
+    assert page.count(actions) == 0
+    assert page.violations(".logs") == []
+    page.go("logs/worker")
+    wait_for(lambda: no_logs in page.text(".logs .problem"))
+    assert page.count(".log div") == 0
+    assert all("/api/logs" in line and "403" in line for line in page.complaints())
 
 
 def test_an_update_keeps_what_the_user_does_and_a_hidden_page_asks_for_none(page: Page) -> None:
@@ -548,8 +569,9 @@ def facts(page: Page) -> dict[str, str]:
     return dict(page.run(script))
 
 
-def test_a_run_says_when_and_why_and_has_the_trials_of_a_sweep(page: Page) -> None:
+def test_a_run_says_when_and_why_and_has_a_placed_graph_and_the_trials_of_a_sweep(page: Page, tmp_path: Path) -> None:
     page.show("run/linear-0061")
+    assert page.download(tmp_path, "linear-0061.dot", "button.graph").read_text() == "digraph {}"
     shown = facts(page)
     assert (shown["program"], shown["waited"]) == ("linear", "12 s in the queue")
     assert {"began", "took", "inputs"} <= {*shown}
@@ -668,9 +690,8 @@ def test_the_keyboard_reaches_everything_and_refuses_a_question(page: Page) -> N
     page.run("document.querySelector('section:has(#tasks) .more').focus()")
     page.press(Keys.ENTER)
     assert page.rows("tasks") == 60
-    is_open = "return document.querySelector('dialog').open"
     for refuse in (lambda: page.press(Keys.ESCAPE), lambda: page.click("dialog button:not(.danger)")):
         page.click(".cancel")
         wait_for(lambda: page.run("return document.activeElement.innerText") == "Keep")
         refuse()
-        wait_for(lambda: not page.run(is_open))
+        wait_for(lambda: not page.count("#question"))

@@ -1,4 +1,4 @@
-"""`tfcluster dashboard --share`: what a reader sees, and what is refused, whatever a reader sends."""
+"""`tfcluster dashboard --share`: what readers get, and what is refused, whatever they send."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.accounts import Account, account
-from tests.browser import Browser, open_browser
 from tests.conftest import SCRIPTS, Sandbox, running, wait_for
 from tests.hosts import ssh_hosts
 from tests.recorded_page import RecordedApi
@@ -71,12 +70,6 @@ def shared(demo: Sandbox) -> Iterator[Shared]:
         owner = Served.of(links["url"])
         wait_for(lambda: owner.request("/api/view")[0] == HTTPStatus.OK)
         yield Shared(owner, Served.of(links["share"]))
-
-
-@pytest.fixture(scope="module")
-def browser(needs_browser: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with open_browser(tmp_path_factory.mktemp("browser")) as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -328,33 +321,6 @@ def test_readers_are_not_told_why_a_host_does_not_answer() -> None:
     with pytest.raises(RequestError) as refused:
         Reader(_AwayApi()).answer("GET", "/api/runs/linear-0061", {}, {})
     assert (refused.value.status, str(refused.value)) == (HTTPStatus.BAD_GATEWAY, "the cluster does not answer")
-
-
-def test_the_page_of_a_reader_offers_no_action_and_no_log(
-    shared: Shared, browser: Browser, training: str, leak: tuple[str, str]
-) -> None:
-    browser.open(shared.reader.at(""))
-    wait_for(lambda: browser.text("[data-task='worker:1'] .state") == "ready")
-    wait_for(lambda: browser.text(f"[data-run='{leak[0]}'] .state") == "failed")
-    wait_for(lambda: "loss=" in browser.text(f"[data-run='{training}'] .result"))
-    assert browser.text("#read-only") == "read-only"
-    links = "return [...document.querySelectorAll('nav a')].map((link) => link.innerText)"
-    assert browser.run(links) == ["Overview", "Runs", "Events"]
-    actions = "return document.querySelectorAll('.restart, .cancel:not([hidden]), #tasks a, .actions').length"
-    assert browser.run(actions) == 0
-    assert browser.violations() == []
-    assert browser.complaints() == []
-    browser.run("location.hash = arguments[0]", f"run/{training}")
-    steps = "return document.querySelectorAll('[data-metric=loss] tbody tr').length"
-    browser.click("[data-metric=loss] summary")
-    wait_for(lambda: browser.run(steps) >= 3)
-    wait_for(lambda: NO_LOGS in browser.text(".logs .problem"))
-    assert browser.run(actions) == 0
-    assert browser.violations() == []
-    browser.run("location.hash = 'logs/worker'")
-    wait_for(lambda: browser.attribute("body", "data-view") == "logs" and NO_LOGS in browser.text(".logs .problem"))
-    assert browser.run("return document.querySelectorAll('.log div').length") == 0
-    assert all("/api/logs" in line and "403" in line for line in browser.complaints())
 
 
 def test_another_account_reads_with_the_link_and_finds_no_token(
