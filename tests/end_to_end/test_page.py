@@ -58,7 +58,8 @@ class Page(Browser):
 
     def serve(self, api: PageApi) -> None:
         """Have the page show a cluster."""
-        self.api.chosen, self.api.asked = api, (asked := [])
+        asked: list[str] = []
+        self.api.chosen, self.api.asked = api, asked
         wait_for(lambda: asked.count("/api/view") == 2)  # it draws an answer before it asks for the next one
 
     def go(self, view: str) -> None:
@@ -690,7 +691,8 @@ def test_the_keyboard_reaches_everything_and_refuses_a_question(page: Page) -> N
     page.run("document.querySelector('section:has(#tasks) .more').focus()")
     page.press(Keys.ENTER)
     assert page.rows("tasks") == 60
-    for refuse in (lambda: page.press(Keys.ESCAPE), lambda: page.click("dialog button:not(.danger)")):
+    refusals = functools.partial(page.press, Keys.ESCAPE), functools.partial(page.click, "dialog button:not(.danger)")
+    for refuse in refusals:
         page.click(".cancel")
         wait_for(lambda: page.run("return document.activeElement.innerText") == "Keep")
         refuse()

@@ -88,24 +88,16 @@ def sized(columns: int, lines: int) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("opened", [(columns, lines)], indirect=True)
 
 
-@pytest.mark.parametrize(
-    ("opened", "file"),
-    [((100, 40), "top.txt"), ((60, 24), "top-narrow.txt"), ((200, 24), "top-wide.txt")],
-    indirect=["opened"],
-)
-async def test_the_first_screen(opened: Top, file: str) -> None:
-    await opened.check(file)
-
-
-async def test_the_screen_is_arranged_again_for_another_size(opened: Top) -> None:
-    await opened.pilot.resize_terminal(60, 24)
-    await opened.check("top-narrow.txt")
-    await opened.pilot.resize_terminal(100, 40)
+async def test_the_first_screen_at_several_sizes(opened: Top) -> None:
     await opened.check("top.txt")
+    for columns, lines, file in ((60, 24, "top-narrow.txt"), (200, 24, "top-wide.txt"), (100, 40, "top.txt")):
+        await opened.pilot.resize_terminal(columns, lines)
+        await opened.check(file)
 
 
 @sized(60, 24)
 async def test_the_name_of_a_task_is_shortened_and_its_index_is_not(opened: Top) -> None:
+    await opened.check("top-narrow.txt")
     await opened.press("end", shows=" r  tfcluster restart evaluator:0 -c cast")
     await opened.wait_until(
         lambda text: re.search(r"^preprocessing_of_la\w*…:0  +\S+ .*iB$", text, re.MULTILINE) is not None

@@ -50,7 +50,6 @@ def open_top(folder: Path, **environment: str) -> Terminal:
 @pytest.mark.parametrize(
     ("end", "code", "said"),
     [
-        pytest.param(lambda top, folder: top.send("q"), 0, b"", id="q"),
         pytest.param(lambda top, folder: top.send("\x03"), -signal.SIGINT, b"", id="ctrl-c"),  # a shell shows 130
         pytest.param(lambda top, folder: top.child.kill(signal.SIGTERM), 143, b"", id="sigterm"),
         pytest.param(
@@ -94,7 +93,7 @@ def test_ctrl_z_gives_the_terminal_back_to_the_shell_until_fg(tmp_path: Path) ->
     shell = {**os.environ, "PYTHONPATH": str(ROOT), "PS1": "prompt> ", "PROMPT_COMMAND": "printf '\\e[J'"}
     with Terminal(["bash", "--norc", "--noprofile", "-i"], shell, tmp_path) as bash:
         bash.wait_for("^ ?prompt>$")
-        bash.send(f"stty -a > before; sh -c '{sys.executable} program.py; touch ended'\r")
+        bash.send(f"stty -a > before; sh -c '{sys.executable} program.py; echo $? > ended'\r")
         bash.wait_for(_TASK, "q Quit")
         bash.send("?")
         bash.wait_for("Esc goes back")
@@ -117,7 +116,8 @@ def test_ctrl_z_gives_the_terminal_back_to_the_shell_until_fg(tmp_path: Path) ->
         bash.send("stty -a > after; touch done\r")
         wait_for(lambda: bash._read() and (tmp_path / "done").exists())
         assert (tmp_path / "before").read_text() == (tmp_path / "after").read_text()
-        assert (tmp_path / "ended").exists()
+        assert (tmp_path / "ended").read_text() == "0\n"
+        assert b"error: " not in bash.raw
 
 
 @pytest.mark.slow
