@@ -335,17 +335,17 @@ def test_many_tasks_come_up_and_stop_in_few_lines_that_end_with_the_last(capsys:
             states = [after] * done + [before] * (len(names) - done)
             yield cluster(*(task("worker", index, state) for index, state in enumerate(states)))
 
-    names = range(300)
+    names = range(100)
     up, restart = UpView("demo", silent=False), RestartView("demo", [f"worker:{n}" for n in names], silent=False)
     for view in (up, restart):
         with view:
             for status in statuses(TaskState.STARTING, TaskState.READY):
                 view.update(status)
         assert capsys.readouterr().err.splitlines() == [
-            "demo: 0 of 300 tasks ready, waiting for worker:0, worker:1, worker:2, worker:3 and 296 more",
-            "demo: 262 of 300 tasks ready, waiting for worker:262, worker:263, worker:264, worker:265 and 34 more",
-            "demo: 295 of 300 tasks ready, waiting for worker:295, worker:296, worker:297, worker:298 and 1 more",
-            "demo: 299 of 300 tasks ready, waiting for worker:299",
+            "demo: 0 of 100 tasks ready, waiting for worker:0, worker:1, worker:2, worker:3 and 96 more",
+            "demo: 87 of 100 tasks ready, waiting for worker:87, worker:88, worker:89, worker:90 and 9 more",
+            "demo: 98 of 100 tasks ready, waiting for worker:98, worker:99",
+            "demo: 99 of 100 tasks ready, waiting for worker:99",
         ]
     down = DownView("demo", silent=False)
     with down:
@@ -353,7 +353,7 @@ def test_many_tasks_come_up_and_stop_in_few_lines_that_end_with_the_last(capsys:
             down.update(status)
     shown = capsys.readouterr().err.splitlines()
     assert len(shown) == 4
-    assert shown[-1] == "demo: stopping worker:299"
+    assert shown[-1] == "demo: stopping worker:99"
 
 
 def test_a_rolling_restart_of_many_tasks_is_shown_until_the_last(capsys: pytest.CaptureFixture[str]) -> None:
