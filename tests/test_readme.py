@@ -142,7 +142,7 @@ class Reader:
 
 @pytest.mark.parametrize(
     "document",
-    mostly_slow([each for each in WITH_COMMANDS if each not in LONG], fast=[ROOT / "docs" / "python.md"]),
+    mostly_slow([each for each in WITH_COMMANDS if each not in LONG], fast=[ROOT / "docs" / "scripts.md"]),
     ids=lambda document: document.stem,
 )
 def test_the_commands_work_as_written(document: Path, sandbox: Sandbox) -> None:

@@ -22,7 +22,7 @@ from tfcluster.errors import ExitCode
 from tfcluster.processes.groups import driver
 from tfcluster.processes.groups.coordinator import describe_failure
 from tfcluster.processes.groups.driver import LineBuffer
-from tfcluster.processes.groups.host import IdleMembers, _processor_seconds
+from tfcluster.processes.groups.host import IdleMembers
 from tfcluster.processes.groups.link import Exited, GroupLink, Ports, Reserve, Start, Started, Stop, connect
 from tfcluster.processes.runs.run_plan import EVENTS
 from tfcluster.transport.channel import readable_fds
@@ -161,15 +161,28 @@ def test_the_hint_of_a_member_is_that_of_the_group() -> None:
     assert hint_of("ModuleNotFoundError: No module named 'pandaz'", "Install it.") == "Install it."
 
 
-_COMPUTE = "while True: pass"
-_HAS_A_CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {_COMPUTE!r}])"
+# The beginning of a program: it computes for a tenth of a second, and says so.
+_BEGIN = """
+import time
+def compute(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+compute(0.1)
+print("has computed", flush=True)
+"""
+_COMPUTE = f"{_BEGIN}while True:\n    compute(0.02)\n    time.sleep(0.1)\n"
+_HAVE_A_CHILD_COMPUTE = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {_COMPUTE!r}])"
 
 
 @contextmanager
 def member(program: str) -> Iterator[int]:
-    """A process with a process group of its own, as members are."""
-    with subprocess.Popen([sys.executable, "-c", program], start_new_session=True) as process:
+    """A process that has computed, with a process group of its own, as members are."""
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
         try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"has computed\n"
             yield process.pid
         finally:
             os.killpg(process.pid, signal.SIGKILL)
@@ -178,11 +191,9 @@ def member(program: str) -> Iterator[int]:
 def test_only_members_that_do_not_compute_are_idle() -> None:
     members = IdleMembers()
     with ExitStack() as stack:
-        computing = [stack.enter_context(member(program)) for program in (_COMPUTE, _HAS_A_CHILD)]
-        wait_for(lambda: all(_processor_seconds(pid) > 0.25 for pid in computing))
-        idle = stack.enter_context(member("import time\nwhile time.process_time() < 0.2: pass\ntime.sleep(1000)"))
-        wait_for(lambda: _processor_seconds(idle) > 0.1)
-        members.watch(dict(enumerate([*computing, idle])), 1.0)
+        programs = (_COMPUTE, _HAVE_A_CHILD_COMPUTE, f"{_BEGIN}time.sleep(1000)")
+        pids = [stack.enter_context(member(program)) for program in programs]
+        members.watch(dict(enumerate(pids)), 1.0)
         assert wait_for(members.take_idle) == [2]
         assert members.seconds_left() > 0
         assert [members.forget(rank) for rank in range(3)] == [False, False, True]
