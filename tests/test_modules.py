@@ -155,11 +155,13 @@ REPLACING = (
 
 def replaced_in(path: Path) -> Iterator[str]:
     """Yield the functions and classes of ours that a module of tests replaces."""
-    nodes = [*ast.walk(ast.parse(path.read_text()))]
+    if "setattr" not in (text := path.read_text()):
+        return
+    nodes = [*ast.walk(ast.parse(text))]
     imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and str(node.module).startswith("tfcluster")]
     ours = {alias.asname or alias.name: f"{node.module}.{alias.name}" for node in imports for alias in node.names}
     for node in nodes:
-        if not (isinstance(node, ast.Call) and ast.unparse(node.func).endswith("setattr")):
+        if not (isinstance(node, ast.Call) and "setattr" in (getattr(node.func, each, "") for each in ("id", "attr"))):
             continue
         words = [str(each.value) if isinstance(each, ast.Constant) else ast.unparse(each) for each in node.args[:2]]
         variable, *attributes = words[0].split(".")

@@ -38,7 +38,7 @@ def hosts(sandbox: Sandbox) -> Iterator[Hosts]:
 
 @pytest.fixture(scope="module")
 def agents(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    """Two hosts whose agents have the module's TOPOLOGY up; its tests share them, and leave them ready."""
+    """Hosts whose agents have the module's TOPOLOGY up; its tests share them, and leave them ready."""
     with make_sandbox(tmp_path_factory.mktemp("agents")) as sandbox, hosts_in(sandbox) as hosts:
         hosts.up(request.module.TOPOLOGY)
         yield hosts

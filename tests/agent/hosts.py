@@ -52,9 +52,11 @@ def shorts(status: Any) -> list[str]:
     return [f"{task['job']}:{task['index']}" for task in status["tasks"]]
 
 
-def topology_of(tasks: Sequence[Task] = TASKS, *, warm: bool = False, **fields: Any) -> ClusterTopology:
-    """A topology of tasks on the hosts a and b, which both are this machine."""
-    hosts = (Host("a", "localhost"), Host("b", "localhost"))
+def topology_of(
+    tasks: Sequence[Task] = TASKS, *, names: str = "ab", warm: bool = False, **fields: Any
+) -> ClusterTopology:
+    """A topology of tasks on the hosts a and b, or one of these names, which all are this machine."""
+    hosts = tuple(Host(name, "localhost") for name in names)
     return ClusterTopology(CLUSTER, "cluster.yaml", "closed", tuple(tasks), hosts=hosts, warm=warm, **fields)
 
 
@@ -86,7 +88,7 @@ class Hosts:
     def prepare(self, desired: ClusterTopology) -> dict[str, Any]:
         """What PREPARE says, by host."""
         self.topology = desired
-        return {host: to_json(next(self.hold(host, desired))) for host in "ab"}
+        return {host.name: to_json(next(self.hold(host.name, desired))) for host in desired.hosts}
 
     def observe(self, host: str) -> ObservedState | None:
         """What OBSERVE says; the agent runs until `release`."""
@@ -110,7 +112,7 @@ class Hosts:
 
     def apply(self, prepared: Mapping[str, Any]) -> None:
         """The same, with what PREPARE has said before."""
-        assert [reply["problems"] for reply in prepared.values()] == [[], []]
+        assert all(reply["problems"] == [] for reply in prepared.values())
         for reply in prepared.values():
             allocation = reply["allocation"]
             self.topology = self.topology.with_allocation(allocation["ports"], allocation["gpus"])
@@ -120,7 +122,7 @@ class Hosts:
         self.wait_until_ready()
 
     def wait_until_ready(self) -> None:
-        wait_for(lambda: all(self.status(host)["state"] == "running" for host in "ab"), 60)
+        wait_for(lambda: all(self.status(host.name)["state"] == "running" for host in self.topology.hosts), 60)
 
     def status(self, host: str) -> Any:
         return self.ask(host, StatusRequest())["status"]

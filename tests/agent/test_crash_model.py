@@ -438,7 +438,7 @@ def test_a_server_that_dies_during_a_change_begins_its_count_again_with_it() -> 
 
 
 @pytest.mark.parametrize(
-    ("examples", "is_long"), [(40, False), pytest.param(120, True, marks=pytest.mark.slow)], ids=["some", "many"]
+    ("examples", "is_long"), [(20, False), pytest.param(120, True, marks=pytest.mark.slow)], ids=["some", "many"]
 )
 def test_whatever_happens(pytestconfig: pytest.Config, examples: int, is_long: bool) -> None:
     """Nothing is supervised twice or forgotten, the journal has what was acknowledged, and `down` ends all.

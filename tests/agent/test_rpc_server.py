@@ -38,8 +38,8 @@ FOLLOW = EventsRequest(lines=0, since=None, follow=True, after={})
 WAIT = "import signal\nprint('waiting', flush=True)\nsignal.pause()\n"
 
 
-#: Host a has the only task, and a fork server that imports nothing.
-TOPOLOGY = topology_of([task_of("worker:0", "a")])
+#: One host with a task, and a fork server that imports nothing.
+TOPOLOGY = topology_of([task_of("worker:0", "a")], names="a")
 
 
 def submit(client: AgentClient, script: Path, text: str) -> tuple[ResponseStream[EventRecord, Done], str]:

@@ -16,7 +16,7 @@ from tfcluster.protocol.api.cluster import RestartRequest
 from tfcluster.protocol.api.runs import CancelRequest, RunsRequest
 from tfcluster.protocol.api.view import RunReport, ViewReply, ViewRequest
 
-TOPOLOGY = topology_of([task_of("worker:0", "a")])
+TOPOLOGY = topology_of([task_of("worker:0", "a")], names="a")
 
 
 def ask_until(client: AgentClient, known: ViewReply, is_there: Any) -> ViewReply:
