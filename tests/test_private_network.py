@@ -104,10 +104,17 @@ def test_a_process_that_is_elsewhere_is_not_entered() -> None:
 
 
 @pytest.mark.parametrize(
-    ("switch", "value", "refusal", "words"),
+    ("commands", "switch", "value", "refusal", "words"),
     [
-        ("kernel.unprivileged_userns_clone", "0", "forbid_unshare", "sysctl -w kernel.unprivileged_userns_clone=1"),
+        (
+            ["up"],
+            "kernel.unprivileged_userns_clone",
+            "0",
+            "forbid_unshare",
+            "sysctl -w kernel.unprivileged_userns_clone=1",
+        ),
         pytest.param(
+            ["doctor", "up"],
             "kernel.apparmor_restrict_unprivileged_userns",
             "1",
             "withhold_capabilities",
@@ -119,13 +126,13 @@ def test_a_process_that_is_elsewhere_is_not_entered() -> None:
 )
 @pytest.mark.needs("root")
 def test_an_ordinary_account_is_told_which_switch_forbids_it(
-    tmp_path: Path, switch: str, value: str, refusal: str, words: str
+    tmp_path: Path, commands: list[str], switch: str, value: str, refusal: str, words: str
 ) -> None:
     started = (sys.executable, "-m", "tests.forbidden", refusal, *COMMAND)
     with account("tfc-o") as owner, sandbox_of(owner, started) as inner:
         refused = replace(inner, command=(*switched(tmp_path, switch, value), *inner.command))
         spec = refused.spec("name: demo\nnetwork: private\njobs:\n  worker: {tasks: 1}\n")
-        for command in ("doctor", "up"):
+        for command in commands:
             result = refused(command, spec, code=1)
             said = " ".join((result.stdout + result.stderr).split())
             assert words in said, command

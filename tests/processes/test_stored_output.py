@@ -66,7 +66,7 @@ def file_system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("lines_in_part", [1, 50, 3000])
 def test_the_beginning_and_the_end_are_stored_in_whole_lines(tmp_path: Path, lines_in_part: int) -> None:
     recorder = OutputRecorder(tmp_path, LIMIT)
-    printed = print_lines(recorder, range(100_000), lines_in_part)
+    printed = print_lines(recorder, range(60_000), lines_in_part)
     assert stored_bytes(tmp_path) < LIMIT + 2 * lines_in_part * len(line(0)) + 30_000
     events = read(Output(tmp_path))
     (gap,) = [number for number, event in enumerate(events) if "missing" in event]
@@ -80,15 +80,15 @@ def test_the_beginning_and_the_end_are_stored_in_whole_lines(tmp_path: Path, lin
     missing = events[gap]["missing"]
     assert len(head) + missing + len(tail) == len(printed)
     assert (
-        events[gap]["data"] == "[tfcluster: 2 MiB of the output are not stored: `logs:` in the spec has the limits]\n"
+        events[gap]["data"] == "[tfcluster: 1 MiB of the output are not stored: `logs:` in the spec has the limits]\n"
     )
     assert abs(missing_bytes(tmp_path) - missing) < 10_000
     # And as a log.
     lines = logged(tmp_path)
     (gap,) = [number for number, text in enumerate(lines) if not text.startswith(b"line ")]
     assert lines[:gap] == [line(number) for number in range(gap)]
-    assert lines[gap + 1 :] == [line(100_000 + number) for number in range(gap + 1 - len(lines), 0)]
-    assert lines[gap].startswith(b"[tfcluster: 2 MiB of the output")
+    assert lines[gap + 1 :] == [line(60_000 + number) for number in range(gap + 1 - len(lines), 0)]
+    assert lines[gap].startswith(b"[tfcluster: 1 MiB of the output")
 
 
 def test_less_than_the_limit_is_stored_as_it_is(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_output_without_lines(tmp_path: Path) -> None:
 
 def test_a_reader_continues_where_it_was(tmp_path: Path) -> None:
     recorder = OutputRecorder(tmp_path, LIMIT)
-    printed = print_lines(recorder, range(100_000))
+    printed = print_lines(recorder, range(60_000))
     events = read(Output(tmp_path))
     for number in range(0, len(events), 7):
         position = sum(event.get("missing", len(encode(event))) for event in events[:number])

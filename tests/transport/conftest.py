@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, wait_for
 from tests.hosts import SshHosts, ssh_hosts
 from tfcluster.client.rpc.agent_client import AgentClient
 from tfcluster.protocol.api import encode_request
@@ -81,17 +81,25 @@ def agent_folder(transport: RemoteTransport, hosts: SshHosts) -> Path:
     return hosts.home(transport.host) / "state" / "tfcluster" / transport.cluster / transport.host
 
 
-@pytest.fixture(scope="module")
-def hosts(needs_sshd: None) -> Iterator[SshHosts]:
-    """Hosts h0 and h1, shared by the tests of a module, which leave them reachable; this process's ssh knows them."""
-    with ssh_hosts("h0", "h1") as ssh, pytest.MonkeyPatch.context() as patch:
-        for name, value in ssh.environment.items():
-            patch.setenv(name, value)
+@pytest.fixture(scope="session")
+def shared_hosts(needs_sshd: None) -> Iterator[SshHosts]:
+    """Hosts h0 and h1, from the first test of a worker that needs them to its last test."""
+    with ssh_hosts("h0", "h1") as ssh:
         yield ssh
-        for pid, title in ssh.processes().items():
+
+
+@pytest.fixture(scope="module")
+def hosts(shared_hosts: SshHosts) -> Iterator[SshHosts]:
+    """Hosts h0 and h1, which tests leave reachable, and modules without processes; this process's ssh knows them."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in shared_hosts.environment.items():
+            patch.setenv(name, value)
+        yield shared_hosts
+        for pid, title in shared_hosts.processes().items():
             if title.startswith("tfcluster: ") and " agent on " in title:  # it waits for a command's first request
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
+        wait_for(lambda: not shared_hosts.leftovers())
 
 
 @pytest.fixture
