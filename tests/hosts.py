@@ -272,24 +272,32 @@ class SshHosts:
 
     def leftovers(self) -> list[str]:
         """Everything that may not be left on any host when no cluster is up: processes, sockets, state."""
+        return [*map(str, self.processes().items()), *map(str, self._leftover_files())]
+
+    def _leftover_files(self) -> list[Path]:
         kept = {"logs", "runs"}
         files = [path for path in files_of(self.folder, "*/state/tfcluster/*/*/*") if path.name not in kept]
-        files += files_of(self.folder, "*/run/tfcluster/*")
-        return [*map(str, self.processes().items()), *map(str, files)]
+        return [*files, *files_of(self.folder, "*/run/tfcluster/*")]
+
+    def check_leftovers(self) -> None:
+        """Check that nothing is left, and remove what is, so that it is found once."""
+        with contextlib.suppress(AssertionError):
+            wait_for(lambda: not self.leftovers())  # an agent without a cluster ends by itself in a moment
+        left = self.leftovers()
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for path in self._leftover_files():
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        assert not left, left
 
     def tear_down(self) -> None:
         """End every sshd, and check that nothing else is left."""
         try:
-            with contextlib.suppress(AssertionError):
-                wait_for(lambda: not self.leftovers())  # an agent without a cluster ends by itself in a moment
-            left = self.leftovers()
+            self.check_leftovers()
         finally:
             for name in list(self._daemons):
                 self.kill(name)
-            for pid in self.processes():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        assert not left, left
 
 
 def _quoted(text: str) -> str:

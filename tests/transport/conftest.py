@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT, wait_for
+from tests.conftest import ROOT
 from tests.hosts import SshHosts, ssh_hosts
 from tfcluster.client.rpc.agent_client import AgentClient
 from tfcluster.protocol.api import encode_request
@@ -99,7 +99,7 @@ def hosts(shared_hosts: SshHosts) -> Iterator[SshHosts]:
             if title.startswith("tfcluster: ") and " agent on " in title:  # it waits for a command's first request
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
-        wait_for(lambda: not shared_hosts.leftovers())
+        shared_hosts.check_leftovers()
 
 
 @pytest.fixture
