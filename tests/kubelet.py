@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from tests.accounts import ROOT, show_hidden_folders
-from tests.kubernetes import Json, changing, control, publish_names, read
+from tests.kubernetes import Json, changing, control, publish_names, read, version
 
 _POLL_SECONDS = 0.1
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -66,6 +66,8 @@ class Kubelet:
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
         self._name = name
+        self._version: tuple[int, int] | None = None  # of the state as it was last read
+        self._was_deleted = False
         with changing(folder) as state:  # what has started this stores the pod
             self._pod: Json = state["pods"][name]
         [self._container] = self._pod["spec"]["containers"]
@@ -90,7 +92,10 @@ class Kubelet:
             control(self._folder, state)
 
     def _is_deleted(self) -> bool:
-        return bool(read(self._folder)["pods"][self._name]["is_deleted"])
+        if (found := version(self._folder)) != self._version:  # the state is large, and this is asked often
+            self._version = found
+            self._was_deleted = bool(read(self._folder)["pods"][self._name]["is_deleted"])
+        return self._was_deleted
 
     def _report(self, **values: bool | int | None) -> None:
         self._pod |= values

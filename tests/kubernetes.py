@@ -27,6 +27,12 @@ _FORBIDDEN = (
 )
 
 
+def version(folder: Path) -> tuple[int, int]:
+    """Return what differs after each change of the state."""
+    status = (folder / "state.json").stat()
+    return status.st_ino, status.st_mtime_ns
+
+
 def read(folder: Path) -> Json:
     """Return the state: `objects` and `pods` by name, and what tests set.
 

@@ -71,6 +71,18 @@ def test_a_cluster_in_one_line_has_the_addresses_that_it_names(project: Project)
     ]
 
 
+@pytest.mark.parametrize("place", ["ssh: gamma", "connect: enter", "state: /elsewhere"])
+def test_the_name_of_a_host_stays_with_its_machine(project: Project, place: str) -> None:
+    spec = "name: two\nhosts: {{beta: {{address: 10.0.0.2{more}}}}}\njobs: {{worker: {{tasks: 1}}}}\n"
+    project.bring_up(spec.format(more=""))
+    project.file("cluster.yaml", spec.format(more=f", {place}"))
+    outcome = project.run("up --replace-spec")
+    assert outcome.code == 2
+    assert "is up on host beta, but this spec has a different place for that host: " in outcome.stderr
+    assert place.replace(":", "") in outcome.stderr.partition(" (the running")[0]
+    assert project.agent.asked(ApplyRequest) == []
+
+
 def test_the_servers_run_in_the_folder_of_the_spec_or_in_the_current_one_if_that_is_no_file(project: Project) -> None:
     project.file("a folder/cluster.yaml", "name: file\njobs: {worker: {tasks: 1}}\n")
     project.file("here/readme")

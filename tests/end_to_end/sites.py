@@ -160,12 +160,7 @@ class Pods:
 
     def ready(self) -> set[str]:
         """The pods whose probe succeeds."""
-        pods = json.loads(self.kubectl("get", "pods", "--output=json"))["items"]
-        return {
-            pod["metadata"]["name"]
-            for pod in pods
-            if all(each["ready"] for each in pod["status"].get("containerStatuses", [{"ready": False}]))
-        }
+        return {name for name, pod in self.state()["pods"].items() if pod["is_ready"]}
 
 
 @contextlib.contextmanager

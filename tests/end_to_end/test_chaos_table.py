@@ -12,6 +12,7 @@ import re
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -177,7 +178,7 @@ def find(sandbox: Sandbox, row: Row, script: int, driver: int) -> int:
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_whoever_is_struck(cluster: Sandbox, row: Row) -> None:
-    before, addresses, told = cluster.tasks("pid"), cluster.tasks("address"), len(events_of(cluster))
+    before, told = tasks_in(cluster.status()), len(events_of(cluster))
     run, script, driver = start_script(cluster)
     pid = find(cluster, row, script, driver)
     handle = ProcessHandle.from_pid(pid)
@@ -194,15 +195,20 @@ def test_whoever_is_struck(cluster: Sandbox, row: Row) -> None:
     wait_for(lambda: not (is_frozen(pid) if lives_on else handle.is_alive()))
     if row.event:
         wait_for(lambda: re.search(row.event.format(pid=pid), "\n".join(events_of(cluster)[told:])))
-    after = {task["name"]: task["pid"] for task in cluster.wait_until("running")["tasks"]}
-    assert {name for name in before if before[name] != after[name]} == row.again
-    assert cluster.tasks("address") == addresses
+    after = tasks_in(cluster.wait_until("running"))
+    assert {name for name in before if before[name]["pid"] != after[name]["pid"]} == row.again
+    assert [after[name]["address"] for name in before] == [task["address"] for task in before.values()]
     (cluster.folder / "end").touch()
     attached = cluster("attach", run, code=row.code)
     assert re.search(row.run, attached.stdout + attached.stderr), attached
     assert "pi = 3.1" in cluster("run", "pi", "--samples", "1e5").stdout
     if row.who in ("log writer", "health prober", "fork server"):
         wait_for(lambda: {*cluster.pids(f" {row.who}")} - {pid})
+
+
+def tasks_in(status: Any) -> dict[str, Any]:
+    """Return the tasks of a status by their names."""
+    return {task["name"]: task for task in status["tasks"]}
 
 
 def events_of(sandbox: Sandbox) -> list[str]:

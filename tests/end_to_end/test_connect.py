@@ -25,7 +25,14 @@ NAMES = ("alpha", "beta")
 JOBS = "jobs:\n  ps: {tasks: 1, hosts: [alpha]}\n  worker: {tasks: 2, hosts: [alpha, beta]}\n"
 
 
-HOSTS = Hosts(NAMES, JOBS, has_sshd=False)
+#: Whatever the fork server, and with it the drivers, find in their environment, runs have their folders from the agent.
+HOSTS = Hosts(
+    NAMES,
+    JOBS,
+    keys={"alpha": {"state": "{home}/scratch"}},
+    has_sshd=False,
+    changes={"tfcluster.processes.runs.fork_server": "os.environ['XDG_STATE_HOME'] = '/nowhere'"},
+)
 
 
 def kept_on(hosts: HostsSandbox, name: str) -> int:
@@ -259,20 +266,13 @@ def test_different_versions_are_refused_unless_allowed(needs_network: None, tmp_
         assert versions[1] == "2.9.9" != versions[0]
 
 
-def test_a_run_has_its_folders_from_the_agent(needs_network: None, tmp_path: Path) -> None:
-    """Whatever the fork server, and with it the drivers, find in their environment."""
-    described = Hosts(
-        NAMES,
-        "jobs: {worker: {tasks: 2, hosts: [alpha, beta]}}\n",
-        keys={"alpha": {"state": "{home}/scratch"}},
-        has_sshd=False,
-        changes={"tfcluster.processes.runs.fork_server": "os.environ['XDG_STATE_HOME'] = '/nowhere'"},
-        files={"beside.py": "TEXT = 'done'\n", "script.py": "import beside\nprint(beside.TEXT)\n"},
-    )
-    with described.up(tmp_path) as hosts:
-        assert hosts("run", "script.py").stdout == "done\n"
-        assert hosts("launch", "script.py").stdout.count("done") == 2  # on each host
-        assert not any((hosts.network.home("alpha") / "state").iterdir())
+def test_a_run_has_its_folders_from_the_agent(hosts: HostsSandbox) -> None:
+    hosts.spec("TEXT = 'done'\n", "beside.py")
+    script = hosts.spec("import beside\nprint(beside.TEXT)\n", "prints.py")
+    assert hosts("run", script).stdout == "done\n"
+    assert hosts("launch", script).stdout.count("done") == 2  # on each host
+    assert (hosts.network.home("alpha") / "scratch").is_dir()
+    assert not (hosts.network.home("alpha") / "state" / "tfcluster" / "wide").exists()
 
 
 @pytest.mark.slow

@@ -49,9 +49,7 @@ def fresh(hosts: HostsSandbox) -> HostsSandbox:
 
 @pytest.mark.parametrize("command", mostly_slow(COMMANDS, fast=COMMANDS[:1]), ids=" ".join)
 def test_a_fresh_host_gets_the_code_and_nothing_else(fresh: HostsSandbox, command: tuple[str, ...]) -> None:
-    spec = fresh.spec(
-        fresh.text(("alpha", "beta"), "jobs: {ps: {tasks: 1}, worker: {tasks: 3, hosts: [alpha, localhost]}}")
-    )
+    spec = fresh.spec(fresh.text(("alpha",), "jobs: {ps: {tasks: 1}, worker: {tasks: 3, hosts: [alpha, localhost]}}"))
     before = listing(fresh)
     assert fresh.json(*command, spec)
     wait_for(lambda: not fresh.network.leftovers())

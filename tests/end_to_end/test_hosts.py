@@ -224,14 +224,6 @@ def test_jobs_are_scaled_over_the_hosts_and_a_second_up_goes_back(cluster: Sandb
     assert cluster.tasks("host") == _TASKS
 
 
-@pytest.mark.parametrize("place", ["ssh: gamma", "connect: enter", "state: /elsewhere"])
-def test_the_name_of_a_host_stays_with_its_machine(cluster: Sandbox, place: str) -> None:
-    spec = cluster.spec(_SPEC.replace("address: 127.0.0.3", f"address: 127.0.0.3, {place}"), "gamma.yaml")
-    error = cluster("up", spec, "--replace-spec", code=2).stderr
-    assert "is up on host beta, but this spec has a different place for that host: " in error
-    assert place.replace(":", "") in error.partition(" (the running")[0]
-
-
 @pytest.mark.slow
 def test_another_folder_of_the_program_of_connect_is_no_other_place(apart: Sandbox) -> None:
     by = _SPEC.replace("address: 127.0.0.3", "address: 127.0.0.3, connect: /usr/bin/enter beta")
@@ -279,8 +271,6 @@ def test_the_doctor_changes_nothing_and_up_with_an_unreachable_host_starts_nothi
     wait_for(lambda: not apart.leftovers())
     with away(apart, "beta"):
         assert "host 'beta' cannot be reached" in apart("up", code=5).stderr
-        checks = apart.json("doctor", code=5)["checks"]
-    assert [check["host"] for check in checks if not check["ok"]] == ["beta"]
     wait_for(lambda: not apart.leftovers())
     assert apart("status", code=3).stdout == ""
 

@@ -62,6 +62,7 @@ def test_pods_are_hosts_from_up_to_down(pods: Pods) -> None:
     sandbox("down")
     wait_for(lambda: not pods.state()["pods"])
     assert pods.state()["objects"] == foreign
+    pods.change(objects={})
 
 
 @pytest.mark.slow

@@ -7,8 +7,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from tests.clusters import Cluster
 from tests.conftest import SCRIPTS, Sandbox
 from tfcluster.core.groups import DISTRIBUTION_VARIABLES
+
+CLUSTER = Cluster(
+    "jobs:\n  worker: {tasks: 2}\n  named: {tasks: 2, env: {DTENSOR_JOB_NAME: mine}}\n  chief: {tasks: 1}\n", warm=True
+)
 
 
 def seen_by(sandbox: Sandbox, *arguments: str | Path) -> list[Any]:
@@ -25,8 +30,8 @@ def check_product(seen: list[Any]) -> None:
     assert [part for each in seen for part in each["rows"]] == [product[row : row + 2] for row in (0, 2, 4, 6)]
 
 
-def test_dtensor_multiplies_a_matrix_that_is_divided_over_two_members(sandbox: Sandbox) -> None:
-    check_product(seen_by(sandbox, "--workers", "2", SCRIPTS / "multiply.py"))
+def test_dtensor_multiplies_a_matrix_that_is_divided_over_two_members(cluster: Sandbox) -> None:
+    check_product(seen_by(cluster, "--each", "worker", SCRIPTS / "multiply.py"))
 
 
 # Begins as a fork of an interpreter that has imported TensorFlow, unless its environment differs for libraries.
@@ -38,23 +43,20 @@ sys.stdout.write(json.dumps({"is_warm": "tensorflow" in sys.modules, **found}) +
 """
 
 
-def test_members_start_warm_and_one_that_trains_alone_has_no_neighbors_of_its_launcher(sandbox: Sandbox) -> None:
-    spec = sandbox.spec("name: two\njobs: {worker: {tasks: 2}, chief: {tasks: 1}}\n", warm=True)
-    sandbox("up", spec)
-    sandbox.spec(STARTS, "starts.py")
-    both = seen_by(sandbox, "--each", "worker", "starts.py")
+def test_members_start_warm_and_one_that_trains_alone_has_no_neighbors_of_its_launcher(cluster: Sandbox) -> None:
+    cluster.spec(STARTS, "starts.py")
+    both = seen_by(cluster, "--each", "worker", "starts.py")
     assert [(each["is_warm"], each["DTENSOR_CLIENT_ID"]) for each in both] == [(True, "0"), (True, "1")]
     inherited = {name: text for name, text in both[0].items() if name != "is_warm"}
     assert len(inherited) == len(DISTRIBUTION_VARIABLES)
-    lines = sandbox("launch", "--each", "chief", "starts.py", env=inherited).stdout
+    lines = cluster("launch", "--each", "chief", "starts.py", env=inherited).stdout
     assert json.loads(lines.partition(" | ")[2].partition("\n")[0]) == {"is_warm": True}
 
 
 if int(version("keras").partition(".")[0]) >= 3:  # earlier ones have no keras.distribution
 
-    def test_keras_finds_all_members_and_the_spec_overrides_what_they_find(sandbox: Sandbox) -> None:
-        spec = sandbox.spec("name: two\njobs: {worker: {tasks: 2, env: {DTENSOR_JOB_NAME: mine}}}\n", warm=True)
-        one, other = seen_by(sandbox, "--spec", spec, SCRIPTS / "find_members.py")
+    def test_keras_finds_all_members_and_the_spec_overrides_what_they_find(cluster: Sandbox) -> None:
+        one, other = seen_by(cluster, "--each", "named", SCRIPTS / "find_members.py")
         assert (one["job"], other["job"]) == ("mine", "mine")
         addresses = one["given"][0]
         assert [one["given"], other["given"]] == [[addresses, 2, 0], [addresses, 2, 1]]

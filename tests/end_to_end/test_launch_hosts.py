@@ -25,7 +25,6 @@ HOSTS = Hosts(
     NAMES,
     JOBS,
     strangers=("stranger",),
-    warm=True,
     settings={"LINK_SECONDS": 5},  # after which a host is lost; the kernel answers for a busy process
     files={
         "code/act.py": (SCRIPTS / "act_on_hosts.py").read_text(),

@@ -101,20 +101,7 @@ def replace_host(hosts: HostsSandbox, host: str) -> None:
     hosts.network.show(host)
 
 
-def test_run_says_as_status_does_that_the_leading_host_has_come_back_empty(hosts: HostsSandbox) -> None:
-    replace_host(hosts, "alpha")
-    assert "alpha is down" in hosts("status", code=4).stdout
-    (hosts.folder / "hello.py").write_text("print('hello')")
-    for command in (["run", "pi"], ["run", "hello.py"], ["launch", "hello.py"]):
-        said = hosts(*command, code=4).stderr
-        assert "'wide' is degraded: host 'alpha', which leads its runs, has come back without its state" in said, said
-        assert "hint: `tfcluster up` starts its tasks again" in said
-    hosts("up")
-    assert hosts.status()["state"] == "running"
-    assert hosts("run", "hello.py").stdout == "hello\n"
-
-
-def test_a_run_that_has_not_begun_is_lost_with_the_state_of_its_host(hosts: HostsSandbox) -> None:
+def test_the_leading_host_comes_back_empty_which_loses_a_run_and_is_said_by_all_commands(hosts: HostsSandbox) -> None:
     (hosts.folder / "hello.py").write_text("print('hello')")
     hosts("run", "hello.py")
     (fork_server,) = hosts.network.pids(" fork server")
@@ -126,4 +113,11 @@ def test_a_run_that_has_not_begun_is_lost_with_the_state_of_its_host(hosts: Host
     assert run.returncode == 1
     assert "error: host 'alpha' has come back without its state: the run is lost" in errors
     assert "hint: `tfcluster up` starts its tasks again; then type the command again." in errors
+    assert "alpha is down" in hosts("status", code=4).stdout
+    for command in (["run", "pi"], ["run", "hello.py"], ["launch", "hello.py"]):
+        said = hosts(*command, code=4).stderr
+        assert "'wide' is degraded: host 'alpha', which leads its runs, has come back without its state" in said, said
+        assert "hint: `tfcluster up` starts its tasks again" in said
     hosts("up")
+    assert hosts.status()["state"] == "running"
+    assert hosts("run", "hello.py").stdout == "hello\n"

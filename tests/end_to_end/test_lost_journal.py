@@ -135,6 +135,7 @@ def test_a_journal_stays_if_a_process_survives(sandbox: Sandbox) -> None:
     assert sandbox.leftovers() == []
 
 
+@pytest.mark.slow
 def test_down_ends_what_the_journal_does_not_record(sandbox: Sandbox) -> None:
     """Such as a first set of servers, of which an earlier version started a second one when their journal was lost."""
     sandbox("up", sandbox.spec(SPEC))
