@@ -10,7 +10,7 @@ import signal
 from tests.conftest import Command, Sandbox
 from tests.screens import Terminal
 
-_UPTIME = r"^worker:0 .* ready +\d+ +(\S+s) "
+_UPTIME = r"^worker:0 .* ready +\d+ +(\d.*?s) "
 _SPEC = "name: small\njobs: {worker: {tasks: 1}}\n"
 
 
