@@ -27,7 +27,7 @@ def open_browser(folder: Path) -> Iterator[Browser]:
     options.binary_location = chromium
     for argument in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "disable-gpu", "no-first-run"):
         options.add_argument(f"--{argument}")
-    # All tests load pages of one server: a process for each of them would be a third of what a load takes.
+    # A renderer process for each load would be a third of what the load takes.
     options.add_argument("--renderer-process-limit=1")
     options.add_argument("--disable-site-isolation-trials")
     options.add_argument(f"--user-data-dir={folder / 'profile'}")

@@ -111,7 +111,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Collect tests without garbage collections, which take a third of that time; later ones examine none of this."""
+    """Collect tests without garbage collections, which take a third of that time; later ones skip these objects."""
     gc.disable()
     try:
         return (yield)

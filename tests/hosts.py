@@ -39,7 +39,8 @@ AcceptEnv LANG LC_*
 Subsystem sftp /usr/lib/openssh/sftp-server
 """
 
-# What ssh and sshd would choose takes twice the processor time of the rest of a login.
+# The default key exchange takes twice the processor time of the rest of a login. Behind a router it stays: its packets
+# are large.
 _KEY_EXCHANGE = "curve25519-sha256"
 
 #: For pam: asks for the code `1234`, after a key was accepted.
@@ -190,7 +191,7 @@ class SshHosts:
             + "".join(f"Host {name}\n  HostName {self.address(name)}\n" for name in self.names)
             + f"Host *\n  User root\n  IdentityFile {self.folder / key}\n  IdentitiesOnly yes\n  IdentityAgent none\n"
             f"  UserKnownHostsFile {self.folder / 'known_hosts'}\n  GlobalKnownHostsFile /dev/null\n"
-            f"  KexAlgorithms {_KEY_EXCHANGE}\n"
+            + ("" if self.etc_hosts else f"  KexAlgorithms {_KEY_EXCHANGE}\n")
         )
 
     def know(self, *names: str, key: str = "host_key") -> None:
@@ -276,7 +277,9 @@ class SshHosts:
 
     def _leftover_files(self) -> list[Path]:
         kept = {"logs", "runs"}
-        files = [path for path in files_of(self.folder, "*/state/tfcluster/*/*/*") if path.name not in kept]
+        folders = "*/state", "*/scratch"  # the second is one that a spec names
+        files = [path for folder in folders for path in files_of(self.folder, f"{folder}/tfcluster/*/*/*")]
+        files = [path for path in files if path.name not in kept]
         return [*files, *files_of(self.folder, "*/run/tfcluster/*")]
 
     def check_leftovers(self) -> None:

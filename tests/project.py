@@ -16,6 +16,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,6 +179,9 @@ def make_project(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[Project]:
         yield Project(folder / "project", agent, patch)
     finally:
         agent.stop()
-        for thread in {*threading.enumerate()} - before:
-            if thread.name != THREAD:  # it is a command's, and would end with its process
-                thread.join(1.0)
+        # Threads of commands, which would end with their process; one may just be starting another one.
+        deadline = time.monotonic() + 1
+        while time.monotonic() < deadline and any(
+            thread.name != THREAD for thread in {*threading.enumerate()} - before
+        ):
+            time.sleep(0.01)

@@ -107,7 +107,7 @@ def test_a_process_that_is_elsewhere_is_not_entered() -> None:
     ("commands", "switch", "value", "refusal", "words"),
     [
         (
-            ["up"],
+            ["doctor", "up"],
             "kernel.unprivileged_userns_clone",
             "0",
             "forbid_unshare",

@@ -55,7 +55,7 @@ def shorts(status: Any) -> list[str]:
 def topology_of(
     tasks: Sequence[Task] = TASKS, *, names: str = "ab", warm: bool = False, **fields: Any
 ) -> ClusterTopology:
-    """A topology of tasks on the hosts a and b, or one of these names, which all are this machine."""
+    """A topology of tasks on the hosts a and b, or those that each letter of `names` is; all are this machine."""
     hosts = tuple(Host(name, "localhost") for name in names)
     return ClusterTopology(CLUSTER, "cluster.yaml", "closed", tuple(tasks), hosts=hosts, warm=warm, **fields)
 

@@ -271,7 +271,7 @@ def test_a_run_has_its_folders_from_the_agent(hosts: HostsSandbox) -> None:
     script = hosts.spec("import beside\nprint(beside.TEXT)\n", "prints.py")
     assert hosts("run", script).stdout == "done\n"
     assert hosts("launch", script).stdout.count("done") == 2  # on each host
-    assert (hosts.network.home("alpha") / "scratch").is_dir()
+    assert not Path("/nowhere").exists()
     assert not (hosts.network.home("alpha") / "state" / "tfcluster" / "wide").exists()
 
 

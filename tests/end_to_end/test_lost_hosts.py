@@ -101,7 +101,7 @@ def replace_host(hosts: HostsSandbox, host: str) -> None:
     hosts.network.show(host)
 
 
-def test_the_leading_host_comes_back_empty_which_loses_a_run_and_is_said_by_all_commands(hosts: HostsSandbox) -> None:
+def test_the_leading_host_comes_back_empty_and_all_commands_say_so(hosts: HostsSandbox) -> None:
     (hosts.folder / "hello.py").write_text("print('hello')")
     hosts("run", "hello.py")
     (fork_server,) = hosts.network.pids(" fork server")

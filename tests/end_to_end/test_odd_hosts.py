@@ -141,12 +141,13 @@ def active_virtual_environment(story: Story) -> None:
     story.env = {"VIRTUAL_ENV": str(folder), "PATH": path, "CONDA_PREFIX": str(folder)}
 
 
-#: Those that do not concern the same part of a host share a story.
+#: Oddities of different parts of a host share a story.
 ODDITIES: tuple[tuple[Callable[[Story], None], ...], ...] = (
-    (jump_host, slow_cables, active_virtual_environment),
-    (second_address, small_packets, deleted_working_folder),
+    (jump_host, slow_cables),
+    (second_address, deleted_working_folder),
     (names_in_place_of_addresses, second_factor, home_on_another_file_system),
-    (name_of_two_addresses, user_id_without_a_name),
+    (name_of_two_addresses, active_virtual_environment),
+    (user_id_without_a_name, small_packets),
 )
 _IN_PODMAN = pytest.param((container_with_dockers_profile,), marks=pytest.mark.needs("podman"))
 
@@ -179,7 +180,7 @@ def test_a_short_story(needs_sshd: None, tmp_path: Path, oddities: tuple[Callabl
 
 @pytest.mark.slow
 def test_hosts_are_reached_through_one_sshd_that_refuses_some_of_the_logins(needs_sshd: None, tmp_path: Path) -> None:
-    names = tuple(f"h{number}" for number in range(4))
+    names = tuple(f"h{number}" for number in range(6))
     with over(tmp_path, "jump", *names) as site:
         site.network.use_key("user_key", "Host h*\n  ProxyJump jump\n")
         site.network.kill("jump")

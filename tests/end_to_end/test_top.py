@@ -31,7 +31,7 @@ jobs:
 _READY = r"q Quit"
 
 
-#: One test has it, and takes it down.
+#: Only one test uses this cluster; it takes it down.
 CLUSTER = Cluster(_SPEC, is_played=True)
 HOSTS = Hosts(("alpha",), "jobs:\n  worker: {tasks: 2, hosts: [localhost, alpha]}\n")
 

@@ -240,7 +240,7 @@ def test_a_long_text_is_mapped_by_the_tasks(local_run: LocalRun, tmp_path: Path)
     values = np.random.default_rng(9).normal(size=2 * WINDOW + 5)
     path = tmp_path / "a.txt"
     path.write_text("".join(f"{value!r}\n" for value in values.tolist()))
-    assert run(local_run(1), path) == run(local_run(1), save(tmp_path, values))
+    assert run(local_run(2), path) == run(local_run(2), save(tmp_path, values))
 
 
 def test_files_without_numbers_are_rejected(local_run: LocalRun, tmp_path: Path) -> None:

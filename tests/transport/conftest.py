@@ -90,7 +90,7 @@ def shared_hosts(needs_sshd: None) -> Iterator[SshHosts]:
 
 @pytest.fixture(scope="module")
 def hosts(shared_hosts: SshHosts) -> Iterator[SshHosts]:
-    """Hosts h0 and h1, which tests leave reachable, and modules without processes; this process's ssh knows them."""
+    """Hosts h0 and h1, as this process's ssh knows them. Tests leave them reachable; modules leave no process."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in shared_hosts.environment.items():
             patch.setenv(name, value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -59,6 +60,7 @@ def test_code_that_cannot_be_kept_is_a_problem_unless_setup_may_change_that(
     hosts: SshHosts, make_transport: TransportFactory, has_setup: bool
 ) -> None:
     cache = hosts.home("h1") / "cache" / "tfcluster"
+    shutil.rmtree(cache, ignore_errors=True)  # code that other tests have sent
     cache.touch()
     try:
         report = make_transport("h1", setup=("true",) if has_setup else ()).examine(dry=True)

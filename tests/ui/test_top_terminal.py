@@ -117,6 +117,8 @@ def test_ctrl_z_gives_the_terminal_back_to_the_shell_until_fg(tmp_path: Path) ->
         wait_for(lambda: bash._read() and (tmp_path / "done").exists())
         assert (tmp_path / "before").read_text() == (tmp_path / "after").read_text()
         assert (tmp_path / "ended").read_text() == "0\n"
+        assert bash.raw.rindex(_LEFT) > bash.raw.rindex(_ENTERED)
+        assert bash.raw.rindex(_CURSOR_SHOWN) > bash.raw.rindex(_CURSOR_HIDDEN)
         assert b"error: " not in bash.raw
 
 
