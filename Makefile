@@ -50,7 +50,7 @@ test-setup:
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $$packages; \
 	fi
 
-# Every capability once; meant to take at most six minutes on two cores.
+# Every capability once; meant to take at most five minutes on two cores.
 test: .venv/installed
 	$(PYTEST) $(PARALLEL) $(ORDER) -m "not slow"
 
