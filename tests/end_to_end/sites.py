@@ -28,7 +28,7 @@ NODES = 3
 POD_NAMES = ("train-0", "train-1", "train-2")
 # The GPUs that Slurm knows, as NVIDIA's driver would report them.
 GPUS = 'def list_gpus(): return [("0", "GPU-0f"), ("1", "GPU-1f")]'
-JOBS = "jobs:\n  ps: {tasks: 1, hosts: [node0]}\n  worker: {tasks: 3}\n"
+JOBS = "jobs:\n  ps: {tasks: 1, hosts: [node0]}\n  worker: {tasks: 2}\n"
 
 
 @dataclass

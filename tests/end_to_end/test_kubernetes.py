@@ -72,10 +72,10 @@ def test_all_that_a_command_does_in_a_pod(pods: Pods) -> None:
 
 
 @pytest.mark.slow
-def test_scale_changes_no_pods_and_what_more_pods_lose_is_asked_first(pods: Pods) -> None:
+def test_scale_changes_no_pods_and_an_edit_adds_and_removes_some_after_a_question(pods: Pods) -> None:
     sandbox = pods.sandbox
     sandbox("up", sandbox.spec(text(2)))
-    objects = pods.state()["objects"]
+    before, objects = pods.addresses(), pods.state()["objects"]
     sandbox("scale", "worker=1")
     assert {task["host"] for task in sandbox.status()["tasks"]} == {"pod0", "pod1"}
     scaled = pods.state()["objects"]
@@ -90,13 +90,7 @@ def test_scale_changes_no_pods_and_what_more_pods_lose_is_asked_first(pods: Pods
     assert lost in sandbox("up", wider, code=2).stderr
     assert pods.state()["objects"] == scaled, "what was refused leaves nothing"
 
-
-@pytest.mark.slow
-def test_more_or_fewer_pods_change_the_stateful_set_in_place(pods: Pods) -> None:
-    sandbox = pods.sandbox
-    sandbox("up", sandbox.spec(text(2)))
-    before = pods.addresses()
-    sandbox("up", sandbox.spec(text(3)), "--yes")
+    sandbox("up", wider, "--yes")
     assert {task["host"] for task in sandbox.status()["tasks"]} == {"pod0", "pod1", "pod2"}
     sandbox("up", sandbox.spec(text(2)), "--yes")
     wait_for(lambda: pods.state()["pods"].keys() == {*POD_NAMES[:2]})
@@ -239,9 +233,10 @@ def test_members_of_a_launch_save_their_state_when_one_of_their_pods_is_deleted(
 
 
 @pytest.mark.slow
-def test_down_without_access_stops_nothing(pods: Pods) -> None:
+def test_down_without_access_stops_nothing_and_from_another_machine_it_asks(pods: Pods) -> None:
     sandbox = pods.sandbox
-    sandbox("up", sandbox.spec(text(2)))
+    spec = sandbox.spec(text(2), "pods.yaml")
+    sandbox("up", spec)
     run = sandbox.start("run", sandbox.spec("import time\nprint('started', flush=True)\ntime.sleep(600)\n", "wait.py"))
     read_until(run.stdout, "started")
     unauthorized = "You must be logged in to the server (Unauthorized)"
@@ -252,29 +247,18 @@ def test_down_without_access_stops_nothing(pods: Pods) -> None:
     pods.change(error="", forbidden=[["delete", "statefulsets"]])
     failed = sandbox("down", "--yes", code=1)
     assert "no right in namespace 'ml' to delete statefulsets.apps: nothing was stopped" in failed.stderr
-    assert sandbox.status()["state"] == "running"
-    assert [each["state"] for each in sandbox.json("runs")] == ["running"]
     pods.change(forbidden=[])
-    sandbox("down", "--yes")
-    run.communicate(timeout=90)
-    assert pods.state()["objects"] == {}
 
-
-@pytest.mark.slow
-def test_down_of_a_spec_stops_pods_of_another_machine_after_a_question(pods: Pods) -> None:
-    sandbox = pods.sandbox
-    spec = sandbox.spec(text(2), "pods.yaml")
-    sandbox("up", spec)
     elsewhere = {"XDG_STATE_HOME": str(pods.folder / "elsewhere"), "XDG_RUNTIME_DIR": str(pods.folder)}
     unknown = sandbox("down", "-c", "train", code=3, cwd=Path("/"), env=elsewhere).stderr
     assert "One that another machine has started is found with its file: `tfcluster down SPEC`." in unknown
     refused = sandbox("down", spec, code=2, env=elsewhere).stderr
-    assert (
-        "cluster 'train', in pods of namespace 'ml', was not started from here: all that runs there would end"
-        in refused
-    )
+    foreign = "cluster 'train', in pods of namespace 'ml', was not started from here: all that runs there would end"
+    assert foreign in refused
     assert sandbox.status()["state"] == "running"
+    assert [each["state"] for each in sandbox.json("runs")] == ["running"]
     sandbox("down", spec, "--yes", env={**elsewhere, "TFCLUSTER_CLUSTER": "other"})
+    run.communicate(timeout=90)
     wait_for(lambda: not pods.state()["pods"])
     assert pods.state()["objects"] == {}
     sandbox("down", code=None)

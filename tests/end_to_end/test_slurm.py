@@ -48,7 +48,7 @@ def test_a_job_gives_the_nodes_and_down_ends_it(site: InSlurm) -> None:
 
 
 @contextlib.contextmanager
-def up(site: InSlurm, request: str = "{nodes: 3}", jobs: str = JOBS) -> Iterator[dict[str, Any]]:
+def up(site: InSlurm, request: str = "{nodes: 2}", jobs: str = JOBS) -> Iterator[dict[str, Any]]:
     """A cluster that is up in a job of its own, and is taken down in the end; yields its status."""
     site("up", site.spec(site.text(request, jobs)))
     try:
@@ -98,13 +98,13 @@ def test_tasks_and_scripts_have_the_jobs_variables_those_of_a_login_and_all_core
     script = site.script(
         f"import json, os\nprint(json.dumps({{k: v for k, v in os.environ.items() if k.startswith({names})}}))\n"
     )
-    with up(site, '{nodes: 3, options: ["--comment=a b", "--cpus-per-task=2"]}') as status:
-        assert len(site.json("run", "pi", "--samples", "1e6", "--seed", "7")["devices"]) == 3
+    with up(site, '{nodes: 2, options: ["--comment=a b", "--cpus-per-task=2"]}') as status:
+        assert len(site.json("run", "pi", "--samples", "1e6", "--seed", "7")["devices"]) == 2
         shown = json.loads(site("run", script).stdout)
         assert shown["SLURM_JOB_ID"] == str(status["job"]["id"])
         worker = next(task for task in status["tasks"] if task["host"] == "node1")
         variables = Path(f"/proc/{worker['pid']}/environ").read_text().split("\0")
-        assert {"SLURM_NODEID=1", "SLURM_NNODES=3", f"SLURM_JOB_ID={status['job']['id']}"} <= {*variables}
+        assert {"SLURM_NODEID=1", "SLURM_NNODES=2", f"SLURM_JOB_ID={status['job']['id']}"} <= {*variables}
         assert "XDG_RUNTIME_DIR" not in shown
         assert shown["HOME"] == pwd.getpwuid(os.getuid()).pw_dir
         assert "a b" in site.site("scontrol", "show", "job", shown["SLURM_JOB_ID"])
@@ -243,7 +243,7 @@ def test_a_job_whose_nodes_were_lost_is_not_continued_by_the_next_one(site: InSl
         journal = site.site.folder / "state" / "train" / "node1" / "journal.json"
         assert journal.exists()
         assert f"stopped: Slurm job {job} ended (" in site("status", code=3).stderr
-        site.spec(site.text("{nodes: 3}", "jobs: {worker: {tasks: 3}}\n"))
+        site.spec(site.text("{nodes: 2}", "jobs: {worker: {tasks: 3}}\n"))
         site("up", "--dry-run")
         assert not site.jobs()
         site("up")
@@ -369,7 +369,7 @@ def test_before_the_end_of_the_time_a_run_can_save_its_state(site: InSlurm) -> N
         "print('trains', flush=True)\n"
         "time.sleep(1000)\n"
     )
-    with up(site, '{nodes: 3, time: "0:20:00", grace: 600}') as status:
+    with up(site, '{nodes: 2, time: "0:20:00", grace: 600}') as status:
         assert status["job"]["ends_in_s"] <= 1200
         run = site.start("run", script)
         assert run.stdout.readline() == "trains\n"
@@ -410,7 +410,7 @@ def test_an_ordinary_account_trains_in_a_private_network_beside_another_users_cl
             root("down", "-c", "other")
         assert site.status()["tasks"][0]["pid"] == status["tasks"][0]["pid"]
         assert {device.split("/device")[0] for device in result["devices"]} >= {
-            f"/job:worker/task:{index}" for index in range(3)
+            f"/job:worker/task:{index}" for index in range(2)
         }
 
 
