@@ -19,7 +19,7 @@ def main() -> int:
     """Run them with as many faults as the first argument says, and show what they print."""
     faults = int(sys.argv[1]) if len(sys.argv) > 1 else FAULTS
     tests = [
-        ("tests/end_to_end/test_chaos.py::test_chaos[closed]", "--faults", faults),
+        ("tests/end_to_end/test_chaos.py::test_chaos", "--faults", faults),
         ("tests/end_to_end/test_cycles.py::test_cycles_leave_nothing", "--cycles", faults // 3),
         ("tests/agent/test_crash_model.py::test_whatever_happens[many]", "--examples", EXAMPLES_PER_FAULT * faults),
     ]

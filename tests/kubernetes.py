@@ -175,7 +175,7 @@ class Kubectl:
         import yaml
 
         assert {"server-side", "field-manager"} <= self._options.keys()
-        applied = [*yaml.safe_load_all(sys.stdin)]
+        applied = [*yaml.load_all(sys.stdin, yaml.CSafeLoader)]  # forty times as fast
         objects = self._state["objects"]
         for each in applied:
             before = objects.get(f"{each['kind']}/{each['metadata']['name']}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -122,3 +123,14 @@ def test_a_cluster_is_started_and_stopped_from_a_folder_that_was_deleted(project
     for line in (f"validate {spec}", f"up {spec}", "status", "down"):
         outcome = project.run(line, cwd=None)
         assert outcome.code == 0, outcome
+
+
+def test_a_port_that_is_taken_and_a_run_that_the_dashboard_does_not_find(project: Project) -> None:
+    project.bring_up("jobs: {worker: {tasks: 1}}\n")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = project.run(f"dashboard --no-browser --port {port}")
+    assert refused.code == 2
+    assert f"port {port} of 127.0.0.1 cannot be used: Address already in use" in refused.stderr
+    unknown = project.run("dashboard --no-browser no-such-run")
+    assert (unknown.code, "no run 'no-such-run'" in unknown.stderr) == (2, True)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import SCRIPTS, Sandbox, running, wait_for
+from tests.conftest import SCRIPTS, Sandbox, read_until, running, wait_for
 from tfcluster.client.cluster import Cluster
 from tfcluster.client.up import PlanConflictError, apply, plan_scale
 from tfcluster.core.plan import data_losses
@@ -117,16 +117,15 @@ def test_a_change_that_needs_a_port_which_another_has_changes_nothing(sandbox: S
 def test_runs_are_not_ended_without_a_yes(sandbox: Sandbox) -> None:
     text = "name: busy\njobs:\n  ps: {tasks: 1}\n  worker: {tasks: 2}\n"
     sandbox("up", sandbox.spec(text))
-    # A program that cannot go on without one of its tasks; pi can.
-    run = sandbox.start("run", "expfit", "--mode", "data-parallel", "--steps", "1e8", "-o", "json")
+    run = sandbox.start("run", "-o", "json", SCRIPTS / "fails_when_told.py", stdin=subprocess.PIPE)
     name = json.loads(run.stdout.readline())["run"]
-    next(line for line in run.stdout if json.loads(line)["event"] == "progress")
+    read_until(run.stdout, '"waits"')
     refused = sandbox("scale", "worker=1", code=2).stderr
     assert f"would lose run {name}, if it uses these tasks: nothing was changed" in refused
     assert "max:" not in refused
     assert [task["state"] for task in sandbox.status()["tasks"]] == ["ready"] * 3
     sandbox("scale", "worker=1", "--yes")
-    output, _ = run.communicate(timeout=60)
+    output, _ = run.communicate("\n", timeout=60)
     result = json.loads(output.splitlines()[-1])
     assert (run.returncode, result["state"]) == (1, "failed")
     assert "worker:1 is stopping" in result["error"]["message"]

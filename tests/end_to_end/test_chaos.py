@@ -29,7 +29,6 @@ from tfcluster.os.process_handle import ProcessHandle
 
 SPEC = """
 name: chaos
-network: NETWORK
 jobs:
   ps: {tasks: 1}
   worker: {tasks: 3}
@@ -50,8 +49,6 @@ FAULTS = [
     "stop a server",
     "pause the agent",
 ]
-#: The same for a cluster in a network of its own.
-PRIVATE_FAULTS = [*FAULTS, *2 * ["kill the holder of the network"]]
 #: One fault in this number strikes while the one before it is still being mended.
 OVERLAPPING = 3
 
@@ -143,11 +140,6 @@ class Chaos:
             os.kill(agent, signal.SIGCONT)
         elif "agent" in kind:
             os.kill(agent, signal.SIGKILL)
-        if "holder" in kind:
-            holders = self.sandbox.pids("private network")
-            for pid in holders:
-                os.kill(pid, signal.SIGKILL)
-            return bool(holders)
         return True
 
     def wait_until_whole(self) -> Any:
@@ -186,14 +178,11 @@ def chosen_seed(config: pytest.Config) -> int:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize(
-    ("access", "kinds"), [("closed", FAULTS), ("private", PRIVATE_FAULTS)], ids=["closed", "private"]
-)
-def test_chaos(sandbox: Sandbox, pytestconfig: pytest.Config, access: str, kinds: list[str]) -> None:
+def test_chaos(sandbox: Sandbox, pytestconfig: pytest.Config) -> None:
     seed = chosen_seed(pytestconfig)
-    sandbox("up", sandbox.spec(SPEC.replace("NETWORK", access)))
+    sandbox("up", sandbox.spec(SPEC))
     assert sandbox.json(*RUN)["result"]["inside"] == INSIDE
-    chaos = Chaos(sandbox, random.Random(seed), kinds)
+    chaos = Chaos(sandbox, random.Random(seed), FAULTS)
     chaos.rage(pytestconfig.getoption("--faults"))
     report(chaos)
     assert chaos.wrong == []

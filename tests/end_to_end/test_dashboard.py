@@ -18,7 +18,6 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.browser import Browser, open_browser
 from tests.conftest import SCRIPTS, Sandbox, wait_for
-from tests.project import Project
 from tests.served_page import Served, serve_page
 from tfcluster import settings
 from tfcluster.core.log_levels import LogLevel, entry_level
@@ -325,14 +324,3 @@ def test_the_browser_is_given_no_token_that_others_can_read(demo: Sandbox) -> No
     process.send_signal(signal.SIGHUP)  # the terminal was closed
     assert process.wait() == 143
     assert not Path(given.path).exists()
-
-
-def test_wrong_options(project: Project) -> None:
-    project.bring_up("jobs: {worker: {tasks: 1}}\n")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        refused = project.run(f"dashboard --no-browser --port {port}")
-    assert refused.code == 2
-    assert f"port {port} of 127.0.0.1 cannot be used: Address already in use" in refused.stderr
-    unknown = project.run("dashboard --no-browser no-such-run")
-    assert (unknown.code, "no run 'no-such-run'" in unknown.stderr) == (2, True)

@@ -7,6 +7,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.clusters import Cluster
 from tests.conftest import SCRIPTS, Sandbox
 from tfcluster.core.groups import DISTRIBUTION_VARIABLES
@@ -32,6 +34,11 @@ def check_product(seen: list[Any]) -> None:
 
 def test_dtensor_multiplies_a_matrix_that_is_divided_over_two_members(cluster: Sandbox) -> None:
     check_product(seen_by(cluster, "--each", "worker", SCRIPTS / "multiply.py"))
+
+
+@pytest.mark.slow
+def test_dtensor_multiplies_a_matrix_in_a_cluster_of_the_command(sandbox: Sandbox) -> None:
+    check_product(seen_by(sandbox, "--workers", "2", SCRIPTS / "multiply.py"))
 
 
 # Begins as a fork of an interpreter that has imported TensorFlow, unless its environment differs for libraries.

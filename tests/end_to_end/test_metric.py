@@ -13,7 +13,7 @@ from tests.conftest import ROOT, SCRIPTS, Sandbox, lines_of, wait_for
 from tfcluster import settings
 
 #: In which the table of runs fits, however long a run waited.
-WIDE = {"COLUMNS": "200"}
+WIDE = {"COLUMNS": "500"}
 SCRIPT = """
 import sys
 import tfcluster

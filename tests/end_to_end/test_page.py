@@ -95,8 +95,9 @@ class Page(Browser):
         chrome: Any = self.chrome
         chrome.execute_cdp_cmd("Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(folder)})
         self.click(button)
-        wait_for((folder / name).exists)
-        return folder / name
+        path = folder / name
+        wait_for(lambda: path.exists() and path.stat().st_size)  # the browser reserves the name by an empty file
+        return path
 
 
 @pytest.fixture(scope="module")
@@ -329,15 +330,22 @@ def test_an_update_keeps_what_the_user_does_and_a_hidden_page_asks_for_nothing(p
         "Object.defineProperty(document, 'visibilityState', {value: arguments[0], configurable: true});"
         "document.dispatchEvent(new Event('visibilitychange'))"
     )
+    counts = (
+        "const plain = fetch; window.requests = {begun: 0, ended: 0, uncount: () => { window.fetch = plain; }};"
+        "window.fetch = (...given) => {"
+        "  requests.begun += 1; return plain(...given).finally(() => { requests.ended += 1; }); }"
+    )
     page.show("run/linear-0061")
     wait_for(lambda: {*page.api.asked} >= {"/api/view", "/api/logs"})
+    page.run(counts)
     page.run(hide, "hidden")
-    time.sleep(0.5)  # for the requests that are under way
-    page.api.asked = []
+    wait_for(lambda: page.run("return requests.begun === requests.ended"))
+    begun = page.run("return requests.begun")
     time.sleep(1.5)  # the view is asked for four times in this time, and the log once
-    asked = [*page.api.asked]
+    after = page.run("requests.uncount(); return requests.begun")
+    page.api.asked = []
     page.run(hide, "visible")
-    assert asked == []
+    assert after == begun
     wait_for(lambda: {*page.api.asked} == {"/api/view", "/api/logs", "/api/runs/linear-0061"})
 
 
@@ -514,7 +522,7 @@ def test_runs_are_compared_in_their_own_colours_and_downloaded(page: Page, tmp_p
     page.click("[data-metric=loss] summary")
     wait_for(lambda: page.count("[data-metric=loss] thead th") == 7)
     picture = page.download(tmp_path, "loss.png", "[aria-label='loss as PNG']")
-    wait_for(lambda: picture.read_bytes().startswith(b"\x89PNG"))
+    assert picture.read_bytes().startswith(b"\x89PNG")
     text = page.download(tmp_path, "loss.csv", "[aria-label='loss as CSV']").read_text()
     head, *lines = csv.reader(io.StringIO(text))
     assert head == ["step", *(f"{run} worker:{n}" for run in ("linear-0061", "linear-005d") for n in range(3))]
