@@ -180,7 +180,7 @@ def chosen_seed(config: pytest.Config) -> int:
 @pytest.mark.usefixtures("quick")
 def test_chaos(sandbox: Sandbox, pytestconfig: pytest.Config) -> None:
     seed = chosen_seed(pytestconfig)
-    sandbox("up", sandbox.spec(SPEC))
+    sandbox("up", sandbox.spec(SPEC, warm=True))
     assert sandbox.json(*RUN)["result"]["inside"] == INSIDE
     chaos = Chaos(sandbox, random.Random(seed), FAULTS)
     chaos.rage(pytestconfig.getoption("--faults"))
@@ -297,7 +297,7 @@ def test_random_faults_on_two_private_hosts(pytestconfig: pytest.Config) -> None
     with network("machine") as made, account("tfc-o") as plain:
         owner = NetworkedAccount(plain.name, plain.uid, made["machine"])
         with sandbox_of(owner, PLAYED) as sandbox:
-            sandbox("up", sandbox.spec(HOSTS_SPEC))
+            sandbox("up", sandbox.spec(HOSTS_SPEC, warm=True))
             assert sandbox.json(*RUN)["result"]["inside"] == INSIDE
             chaos = HostsChaos(sandbox, random.Random(seed), HOSTS_FAULTS, machine=made["machine"])
             chaos.rage(pytestconfig.getoption("--faults"))

@@ -281,11 +281,12 @@ def test_a_cluster_for_the_time_of_the_run(alone: Sandbox) -> None:
 @pytest.mark.slow
 def test_a_script_that_replaces_its_tf_config_is_noted_with_its_line(alone: Sandbox) -> None:
     alone.spec('import os\nos.environ["TF_CONFIG"] = "{}"\nprint("on")\n', "own.py")
+    launch = ("launch", "--spec", alone.spec("name: one\njobs: {worker: {tasks: 1}}\n", "one.yaml"))
     for script in (["own.py"], ["-m", "own"]):
-        result = alone("launch", "--workers", "1", *script)
+        result = alone(*launch, *script)
         assert "note: own.py:2 changes TF_CONFIG, from which a member knows its place: put it below" in result.stderr
         assert result.stdout == "worker:0 | on\n"
-    piped = alone.execute("bash", "-c", '"$@" <(cat own.py)', "bash", *alone.command, "launch", "--workers", "1")
+    piped = alone.execute("bash", "-c", '"$@" <(cat own.py)', "bash", *alone.command, *launch)
     assert piped.stdout == "worker:0 | on\n"
 
 

@@ -82,7 +82,7 @@ def test_workers_train_at_once_and_the_evaluator_scores(cluster: Sandbox) -> Non
 
 @pytest.mark.slow
 def test_workers_in_step_are_deterministic_and_as_good_as_one(cluster: Sandbox) -> None:
-    options = ("--seed", "9", "--sync", "--optimizer", "sgd", "--lr", "0.3", "--steps", "300")
+    options = ("--seed", "9", "--sync", "--optimizer", "sgd", "--lr", "0.3", "--steps", "100")
     whole = [cluster.json("run", "linear", *options)["result"] for _ in range(2)]
     assert (whole[0]["w"], whole[0]["b"]) == (whole[1]["w"], whole[1]["b"])
     assert is_least_squares(whole[0])

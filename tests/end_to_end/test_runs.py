@@ -169,9 +169,8 @@ def test_what_bundled_programs_train_is_each_runs_own_and_gone_with_it(demo: San
 
     wait_for(lambda: there() == [True, False, False, True, False, False])
     os.kill(driver_of(demo, killed), signal.SIGKILL)
-    reaches(demo, killed, "failed")
-    wait_for(lambda: there() == [True, False, False, False, False, False])
     demo("cancel", cancelled)
+    reaches(demo, killed, "failed")
     reaches(demo, cancelled, "cancelled")
     wait_for(lambda: not any(there()))
 
