@@ -401,8 +401,11 @@ def test_events_are_marks_on_an_axis_of_which_a_part_can_be_chosen(page: Page) -
     assert ready.endswith("worker:2 · ready")
     ActionChains(page.chrome).click().perform()
     wait_for(lambda: page.rows("events") == 3)
-    page.click(".now")
+    ActionChains(page.chrome).move_to_element(page.chrome.find_element(By.CSS_SELECTOR, ".mark")).perform()
+    wait_for(lambda: page.count(".timeline .tip"))
+    page.click(".now")  # as with the keyboard: the pointer rests on a mark
     wait_for(lambda: page.rows("events") == everything)
+    assert page.count(".lane") > 1
     ticks = page.chrome.find_element(By.CSS_SELECTOR, ".ticks")
     half = ticks.size["width"] / 2
     chain = ActionChains(page.chrome).move_to_element_with_offset(ticks, int(half - 2), -60).click_and_hold()

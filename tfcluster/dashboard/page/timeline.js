@@ -41,7 +41,7 @@ export function TimelineControls({ axis, setAxis, events }) {
 }
 
 export function Timeline({ axis, setAxis, events }) {
-  const plot = useRef(), ticks = useRef(), shownBounds = useRef();
+  const plot = useRef(), ticks = useRef(), drawn = useRef();
   const [width, setWidth] = useState(900);
   const [pointed, setPointed] = useState(null);  // the mark under the pointer
   const [brush, setBrush] = useState(null);  // [first, last], parts of the width, while it is drawn
@@ -50,8 +50,9 @@ export function Timeline({ axis, setAxis, events }) {
     observer.observe(ticks.current);
     return () => observer.disconnect();
   }, []);
-  const stands = (pointed || brush) && shownBounds.current && !axis.range;  // the axis, while the pointer is in use
-  const [first, last] = shownBounds.current = stands ? shownBounds.current : boundsOf(axis, events);
+  const stands = (pointed || brush) && drawn.current?.axis === axis;  // while the pointer is in use
+  if (!stands) drawn.current = { axis, bounds: boundsOf(axis, events) };
+  const [first, last] = drawn.current.bounds;
   const at = (time) => (100 * (time - first)) / (last - first || 1);
   const shown = events.filter((event) => first <= event.time && event.time <= last);
   const lanes = [...Map.groupBy(shown, nameOf)];
