@@ -20,6 +20,7 @@ def main() -> int:
     faults = int(sys.argv[1]) if len(sys.argv) > 1 else FAULTS
     tests = [
         ("tests/end_to_end/test_chaos.py::test_chaos", "--faults", faults),
+        ("tests/end_to_end/test_chaos.py::test_random_faults_on_two_private_hosts", "--faults", faults // 3),
         ("tests/end_to_end/test_cycles.py::test_cycles_leave_nothing", "--cycles", faults // 3),
         ("tests/agent/test_crash_model.py::test_whatever_happens[many]", "--examples", EXAMPLES_PER_FAULT * faults),
     ]

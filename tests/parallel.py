@@ -19,8 +19,8 @@ _WORKERS_PER_CORE = 2
 # The tests that start processes of the product, or TensorFlow servers, are in these folders or use these fixtures.
 _INTEGRATION_FOLDERS = {"end_to_end", "processes", "transport"}
 _INTEGRATION_FIXTURES = {"sandbox", "demo", "agents", "hosts", "local_run"}
-# In the order of their names, one of these modules would run alone for a minute or more when all others have ended.
-_FIRST = ["test_slurm", "test_upgrade", "test_training_programs", "test_readme"]
+# If they began in the order of the files, one of these modules would still run for a minute when all others have ended.
+LONG_MODULES = {"test_readme", "test_slurm", "test_training_programs", "test_upgrade"}
 
 
 def is_worker(config: pytest.Config) -> bool:
@@ -89,4 +89,4 @@ def mark_integration_tests(items: list[pytest.Item]) -> None:
 
 def sort_long_modules_first(items: list[pytest.Item]) -> None:
     """Sort tests so that workers, which take modules in order, end at about the same time."""
-    items.sort(key=lambda item: (item.path.stem not in _FIRST, item.get_closest_marker("integration") is None))
+    items.sort(key=lambda item: (item.path.stem not in LONG_MODULES, item.get_closest_marker("integration") is None))

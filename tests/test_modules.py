@@ -14,6 +14,7 @@ from pathlib import Path
 import grimp
 import pytest
 
+from tests import parallel
 from tests.conftest import ROOT
 from tfcluster import settings
 from tfcluster.cli import main
@@ -129,6 +130,10 @@ def test_a_setting_has_its_unit_in_its_name_and_is_read_when_it_is_used() -> Non
         r"from tfcluster\.(programs\.)?settings import|^_?[A-Z_0-9]+ = settings\.[A-Z_0-9]+$", re.MULTILINE
     )
     assert [str(path) for path in PACKAGE.rglob("*.py") if copied.search(path.read_text())] == []
+
+
+def test_each_module_that_begins_first_is_there() -> None:
+    assert {path.stem for path in (ROOT / "tests").rglob("test_*.py")} >= parallel.LONG_MODULES
 
 
 def test_each_script_for_tests_is_named_by_a_test() -> None:

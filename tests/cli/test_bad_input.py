@@ -125,7 +125,7 @@ def test_a_cluster_is_started_and_stopped_from_a_folder_that_was_deleted(project
         assert outcome.code == 0, outcome
 
 
-def test_a_port_that_is_taken_and_a_run_that_the_dashboard_does_not_find(project: Project) -> None:
+def test_the_dashboard_refuses_a_port_that_is_taken_and_a_run_that_it_does_not_find(project: Project) -> None:
     project.bring_up("jobs: {worker: {tasks: 1}}\n")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

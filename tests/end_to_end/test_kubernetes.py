@@ -59,7 +59,8 @@ def test_pods_are_hosts_from_up_to_down(pods: Pods) -> None:
     shown = sandbox("exec", "--on", "pod1", "--", "sh", "-c", "echo $(hostname) $HOME; exit 7", code=7)
     assert shown.stdout == "train-1 /home/tfcluster\n"
     wait_for(lambda: pods.ready() == {*POD_NAMES[:2]})
-    sandbox("down")
+    sandbox("run", "--detach", sandbox.spec("import time\ntime.sleep(600)\n", "waits.py"))
+    sandbox("down", "--yes")
     wait_for(lambda: not pods.state()["pods"])
     assert pods.state()["objects"] == foreign
     pods.change(objects={})
@@ -259,6 +260,7 @@ def test_down_without_access_stops_nothing_and_from_another_machine_it_asks(pods
     assert [each["state"] for each in sandbox.json("runs")] == ["running"]
     sandbox("down", spec, "--yes", env={**elsewhere, "TFCLUSTER_CLUSTER": "other"})
     run.communicate(timeout=90)
+    assert run.returncode
     wait_for(lambda: not pods.state()["pods"])
     assert pods.state()["objects"] == {}
     sandbox("down", code=None)

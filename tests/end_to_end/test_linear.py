@@ -18,7 +18,7 @@ from tests.conftest import Sandbox
 
 LAYOUT = "name: full\njobs:\n  ps: {tasks: 2}\n  worker: {tasks: 3}\n  evaluator: {tasks: 1}\n"
 # Of training, at the rate that it has without a loss: what is killed meanwhile dies long before it ends.
-SECONDS_PAST_LOSSES = 6
+SECONDS_PAST_LOSSES = 10
 RESULT = [
     *("w", "b", "loss", "steps", "steps_per_s", "examples_per_s", "workers", "optimizer", "lr", "batch", "sync"),
     *("seed", "resumed_from", "least_squares", "evaluations"),

@@ -35,6 +35,9 @@ def test_a_run_does_without_a_task_that_it_does_not_need(partial: Sandbox) -> No
     result = partial.json("run", "pi", "--samples", "1e5", "--seed", "7")
     assert list(result["devices"]) == ["/job:worker/task:0/device:CPU:0"]
     assert result["notes"] == [f"{DEAD}: running without it"]
+    shown = partial("run", "pi", "--samples", "1e5")
+    assert shown.stderr.startswith(f"note: {DEAD}: running without it\n")
+    assert "note:" not in shown.stdout
     assert "note:" not in partial("run", "pi", "--samples", "1e5", "--devices", "/job:ps").stderr, "it does not use it"
     partial("run", "expfit", "--mode", "data-parallel", "--steps", "5")
 
@@ -112,7 +115,7 @@ def test_a_task_that_answers_again_joins_the_run(sandbox: Sandbox) -> None:
     pid = sandbox.task("worker:1")["pid"]
     os.kill(pid, signal.SIGSTOP)
     try:
-        run = sandbox.start("run", "pi", "--samples", "5e9", "-o", "json")
+        run = sandbox.start("run", "mean", "--random", "2e9", "-o", "json")
         events = (json.loads(line) for line in run.stdout)
         next(event for event in events if event["event"] == "progress")
     finally:

@@ -16,7 +16,7 @@ from typing import Any
 import pexpect
 import pytest
 
-from tests.conftest import COMMAND, SCRIPTS, Sandbox, read_until, wait_for
+from tests.conftest import COMMAND, Sandbox, wait_for
 from tests.control_groups import EATS_MEMORY, memory_group
 from tests.strikes import taken
 
@@ -78,15 +78,15 @@ def test_a_restart_asks_before_a_run_fails_and_does_not_mention_one_that_continu
     assert "LOST" not in sandbox("restart", "worker:1").stderr
     assert [(each["run"], each["state"]) for each in sandbox.status()["runs"]] == [(other, "running")]
     sandbox("cancel", other)
-    run = sandbox.start("run", "-o", "json", SCRIPTS / "fails_when_told.py", stdin=subprocess.PIPE)
+    run = sandbox.start("run", "expfit", "--mode", "data-parallel", "--steps", "1e8", "-o", "json")
     name = json.loads(run.stdout.readline())["run"]
-    read_until(run.stdout, '"waits"')
+    next(line for line in run.stdout if json.loads(line)["event"] == "progress")
     assert sandbox("restart", "worker", code=2).stderr.splitlines() == [
         f"error: cluster 'again' would lose run {name}, if it uses these tasks: nothing was restarted",
         "hint: Add --yes to restart anyway.",
     ]
     assert f"LOST: run {name}, if it uses these tasks\n" in sandbox("restart", "worker:1", "--yes").stderr
-    result = json.loads(run.communicate("\n", timeout=60)[0].splitlines()[-1])
+    result = json.loads(run.communicate(timeout=60)[0].splitlines()[-1])
     assert result["error"]["message"].startswith("worker:1 was stopped by `tfcluster restart`\nafter that, ")
     assert run.returncode == 1
 

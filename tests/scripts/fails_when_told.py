@@ -1,4 +1,4 @@
-"""Waits for a line of input, and then fails as TensorFlow does when a server has gone."""
+"""Waits for a line of input, and then fails with a message that TensorFlow gives when a server has gone."""
 
 import sys
 
